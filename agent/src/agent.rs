@@ -38,7 +38,7 @@ use crate::{
         frame::{FromGuard, ToGuard},
         link::GuardLink,
     },
-    logs::{Console, Generation, Logs},
+    logs::{Console, GenerationLogs, Logs},
     master_link::{self, LinkParts, MasterAt, MasterLink, ToMaster},
     oom::OomCounter,
     prober::{Command, Prober},
@@ -130,7 +130,7 @@ pub struct Agent {
     prober: Option<Prober>,
     prepared: Option<Box<Prepared>>,
     store_watch: StoreWatch,
-    generation: Option<Generation>,
+    generation: Option<GenerationLogs>,
     /// Output of older generations that is still being read.
     retired: JoinSet<()>,
     oom: Arc<OnceLock<OomCounter>>,
@@ -166,8 +166,9 @@ impl Agent {
         let (input_sender, inputs) = mpsc::channel(QUEUE);
         let unknown = signals::listen(&config.signals, &input_sender).map_err(AgentError::Signals)?;
         for name in unknown {
-            console
-                .say(format!("dlrover-run: --signals-to-handle: no signal `{name}` can be handled; ignored"));
+            console.print(format!(
+                "dlrover-run: --signals-to-handle: no signal `{name}` can be handled; ignored"
+            ));
         }
         let children = signal(SignalKind::child()).map_err(AgentError::Signals)?;
         let windows = signal(SignalKind::window_change()).map_err(AgentError::Signals)?;
@@ -243,7 +244,7 @@ impl Agent {
             debug!(?event, "event");
             let effects = self.group.handle(now, event.clone());
             (self.observer)(&event, &effects);
-            self.question_state.set_standpoint(self.group.standpoint());
+            self.question_state.set_juror_state(self.group.juror_state());
             self.fence(now);
             for effect in effects {
                 debug!(?effect, "effect");
@@ -395,7 +396,7 @@ impl Agent {
             Effect::KillTree => self.send_to_guard(&ToGuard::KillTree),
             Effect::Ask { round, jury, timeout, of_master } => self.ask(round, jury, timeout, of_master),
             Effect::AbandonTree => self.is_abandoned = true,
-            Effect::Notify(notice) => self.console.say(format!("dlrover-run: {notice}")),
+            Effect::Notify(notice) => self.console.print(format!("dlrover-run: {notice}")),
             Effect::ReportEnd { end } => self.send_to_master(ToMaster::End(end)),
             Effect::Finish { .. } => {}
         }
@@ -451,8 +452,8 @@ impl Agent {
             let grace =
                 config.terms.check.as_ref().map_or(Duration::ZERO, |check| check.deadlines.kill_grace);
             let limit = config.terms.check.as_ref().map(|check| check.deadlines.hard);
-            let alone = limit.filter(|_| config.terms.max_nodes == 1);
-            let command = config.check_command.clone().map(|line| Command { line, grace, alone });
+            let solo_limit = limit.filter(|_| config.terms.max_nodes == 1);
+            let command = config.check_command.clone().map(|line| Command { line, grace, solo_limit });
             let has_accelerators = config.attributes.accelerators.is_some();
             let switchbox = config.switchbox.clone();
             let (terms, tools) = (config.gpus.clone(), config.tool_path.clone());

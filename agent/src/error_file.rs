@@ -12,7 +12,7 @@ use nix::libc;
 use serde_json::Value;
 
 /// Largest file that is read. A Python call stack has some KiB.
-pub const MOST_BYTES: u64 = 4 << 20;
+pub const MAX_BYTES: u64 = 4 << 20;
 
 /// A worker's own report.
 #[derive(Debug, Clone, PartialEq)]
@@ -72,8 +72,8 @@ pub fn read(path: &Path) -> Result<Option<ErrorFile>, ErrorFileError> {
         return Err(ErrorFileError::NotAFile { path: at() });
     }
     let mut bytes = Vec::new();
-    file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(read)?;
-    if bytes.len() as u64 > MOST_BYTES {
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(read)?;
+    if bytes.len() as u64 > MAX_BYTES {
         return Err(ErrorFileError::TooLarge { path: at() });
     }
     if bytes.is_empty() {

@@ -9,7 +9,7 @@ use rules::{
 use tokio::time::timeout;
 use tracing::warn;
 
-use crate::{error_file, logs::Generation, report::WorkerEvidence};
+use crate::{error_file, logs::GenerationLogs, report::WorkerEvidence};
 use processes::run_blocking;
 
 /// How long error files may take to be read: they may be on a network file system.
@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Reads the error files of failed workers. If the file system hangs, the run ends without them.
 pub async fn gather(
     outcome: &Outcome,
-    generation: Option<Generation>,
+    generation: Option<GenerationLogs>,
 ) -> BTreeMap<LocalRank, WorkerEvidence> {
     let (Outcome::Failed(Failure::Workers(failed)), Some(generation)) = (outcome, generation) else {
         return BTreeMap::new();
@@ -39,7 +39,7 @@ pub async fn gather(
     }
 }
 
-fn of_one(generation: &Generation, local_rank: LocalRank) -> WorkerEvidence {
+fn of_one(generation: &GenerationLogs, local_rank: LocalRank) -> WorkerEvidence {
     let (stdout_log, stderr_log) = generation.log_files(local_rank);
     let path = generation.error_file(local_rank);
     let error_file = if path.as_os_str().is_empty() { None } else { error_file::read(&path).transpose() };

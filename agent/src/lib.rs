@@ -38,7 +38,7 @@ pub use self::{
     config::{AgentConfig, EnvConfig, LogConfig, LogDir, MasterPort, WorkerCommand},
     error_file::{ErrorFile, ErrorFileError, read as read_error_file},
     guard::{Guard, frame, start as start_guard},
-    logs::{Console, Drained, Generation, LogError, Logs, Stream, TAIL_BYTES, plain},
+    logs::{Console, Drained, GenerationLogs, LogError, Logs, Stream, TAIL_BYTES, plain},
     master_link::MasterAt,
     report::{Report, WorkerEvidence},
     store_host::{Allowed, Reach, SharedStore, StoreHost, StoreHostError, StoreLimits, bind, bind_at},

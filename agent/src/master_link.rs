@@ -44,7 +44,7 @@ use rules::chain;
 const CALL: Duration = Duration::from_secs(10);
 
 /// Connections that are kept after their streams were abandoned.
-const MOST_KEPT: usize = 64;
+const MAX_KEPT: usize = 64;
 
 /// The first pause after a broken stream; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -321,10 +321,10 @@ impl<E: From<Event>> MasterConnection<E> {
 
     /// The master has answered a message sent at that time.
     fn heard_event(&self, sent: Instant) -> Event {
-        Event::Heard { sent: Moment::new(sent.saturating_duration_since(self.started)) }
+        Event::MasterAnswered { sent: Moment::new(sent.saturating_duration_since(self.started)) }
     }
 
-    /// Sends heartbeats while the master wants them. Each waits for the answer to the one before; `rules::presence`
+    /// Sends heartbeats while the master wants them. Each waits for the answer to the one before; `rules::contacts`
     /// describes what the master concludes from that.
     fn heartbeats(
         &self,
@@ -348,7 +348,7 @@ impl<E: From<Event>> MasterConnection<E> {
                     Err(error) => return error,
                 }
                 let sent = Moment::new(sent.saturating_duration_since(started));
-                if events.send(Event::Heard { sent }.into()).await.is_err() {
+                if events.send(Event::MasterAnswered { sent }.into()).await.is_err() {
                     break;
                 }
             }
@@ -389,7 +389,7 @@ impl<E: From<Event>> MasterConnection<E> {
     ) -> Result<(MasterClient<Channel>, Streaming<pb::StreamMessage>), LinkError> {
         let channel = self.connector.open().await?;
         // From here on the master may know the connection.
-        if self.kept.len() >= MOST_KEPT {
+        if self.kept.len() >= MAX_KEPT {
             self.kept.remove(0);
         }
         self.kept.push(channel.clone());

@@ -1,8 +1,8 @@
 //! The node's part in a network check: starts the probes that the job master orders, one at a time, and turns their
 //! ends into events.
 
-mod alone;
 mod gpus;
+mod solo_check;
 mod test;
 
 use std::{ffi::OsString, net::Ipv4Addr, sync::Arc, time::Duration};
@@ -23,10 +23,10 @@ use tokio::{
 };
 use tracing::warn;
 
-use self::{alone::Alone, test::Probe};
+use self::{solo_check::SoloCheck, test::Probe};
 use probes::{
-    CommandPlan, GpuPlan, Helper, Listener, LocalPlan, Reservation, SwitchboxError, SwitchboxTask,
-    check_locally, check_switchbox,
+    CANNOT_RUN, CommandPlan, GpuPlan, Listener, LocalPlan, ProbeProgram, Reservation, SwitchboxError,
+    SwitchboxTask, check_locally, check_switchbox,
 };
 
 /// How long cancelled probes may take at the end of the node: their own limits, and a little more.
@@ -42,7 +42,7 @@ const SWITCHBOX_LINES: usize = 256;
 /// Starts probes.
 #[derive(Debug)]
 pub struct Prober {
-    helper: Helper,
+    program: ProbeProgram,
     /// Variables that limit computing probes to this job's accelerators. The inventory and the switchbox check are
     /// not limited: they name devices by the driver's own numbers.
     devices: Vec<(OsString, OsString)>,
@@ -79,7 +79,7 @@ pub struct Command {
     /// From SIGTERM to SIGKILL.
     pub grace: Duration,
     /// The job has only this node, which runs it alone, with this time limit.
-    pub alone: Option<Duration>,
+    pub solo_limit: Option<Duration>,
 }
 
 /// The last self-test.
@@ -119,9 +119,9 @@ impl Prober {
             ProbePort::None
         });
         let timeout = if has_accelerators { WITH_DEVICES } else { LocalPlan::default().deadline };
-        let helper = Helper { launcher_id: Some(launcher_id), ..Helper::default() };
+        let program = ProbeProgram { launcher_id: Some(launcher_id), ..ProbeProgram::default() };
         Self {
-            helper,
+            program,
             devices,
             port,
             timeout,
@@ -152,8 +152,8 @@ impl Prober {
         let gpus = GpuPlan { deadline: self.timeout, ..self.gpu_plan() };
         let terms = self.gpu_terms.clone();
         let switchbox = self.switchbox.clone();
-        let helper = self.helper.clone();
-        let command = self.command_alone();
+        let program = self.program.clone();
+        let command = self.solo_check();
         let (cancel, mut cancelled) = watch::channel(false);
         let task = tokio::spawn(async move {
             let checked = async {
@@ -180,13 +180,13 @@ impl Prober {
             let end = match switchbox {
                 Some(mut task) if checked.fault.is_none() => {
                     task.settings.models = models;
-                    with_switchbox(checked, task, &helper, cancelled.clone(), &events).await
+                    with_switchbox(checked, task, &program, cancelled.clone(), &events).await
                 }
                 _ => Event::LocallyChecked { checked },
             };
             let end = match (end, command) {
-                (Event::LocallyChecked { checked }, Some(alone)) if checked.fault.is_none() => {
-                    alone.run(checked, cancelled, &events).await
+                (Event::LocallyChecked { checked }, Some(solo_check)) if checked.fault.is_none() => {
+                    solo_check.run(checked, cancelled, &events).await
                 }
                 (end, _) => end,
             };
@@ -204,7 +204,7 @@ impl Prober {
         let before = self.current.take().map(|current| current.task);
         let at = order.at;
         let probe = Probe {
-            helper: self.helper.clone(),
+            program: self.program.clone(),
             local: self.local_plan(),
             port: self.port.clone(),
             command: self.command.clone(),
@@ -251,7 +251,7 @@ impl Prober {
     }
 
     /// The check command, if it runs on this node alone.
-    fn command_alone(&self) -> Option<Alone> {
+    fn solo_check(&self) -> Option<SoloCheck> {
         let (command, ProbePort::Kept(reservation)) = (self.command.as_ref()?, &self.port) else {
             return None;
         };
@@ -265,18 +265,18 @@ impl Prober {
             env: test::command_env(&self.devices, self.switchbox.is_some()),
             grace: command.grace,
             output: None,
-            helper: self.helper.clone(),
+            program: self.program.clone(),
         };
-        Some(Alone { plan, limit: command.alone? })
+        Some(SoloCheck { plan, limit: command.solo_limit? })
     }
 
     fn gpu_plan(&self) -> GpuPlan {
-        GpuPlan { path: self.tool_path.clone(), helper: self.helper.clone(), ..GpuPlan::default() }
+        GpuPlan { path: self.tool_path.clone(), program: self.program.clone(), ..GpuPlan::default() }
     }
 
     fn local_plan(&self) -> LocalPlan {
-        let helper = Helper { variables: self.devices.clone(), ..self.helper.clone() };
-        LocalPlan { deadline: self.timeout, helper, ..LocalPlan::default() }
+        let program = ProbeProgram { variables: self.devices.clone(), ..self.program.clone() };
+        LocalPlan { deadline: self.timeout, program, ..LocalPlan::default() }
     }
 }
 
@@ -284,7 +284,7 @@ impl Prober {
 async fn with_switchbox<E: From<Event>>(
     mut checked: LocalCheck,
     task: SwitchboxTask,
-    helper: &Helper,
+    program: &ProbeProgram,
     cancel: watch::Receiver<bool>,
     events: &mpsc::Sender<E>,
 ) -> Event {
@@ -294,7 +294,7 @@ async fn with_switchbox<E: From<Event>>(
             let _gone = events.send(Event::SelfCheckProgress { message }.into()).await;
         }
     };
-    let (found, ()) = tokio::join!(check_switchbox(task, helper, Some(lines), Some(cancel)), forwarding);
+    let (found, ()) = tokio::join!(check_switchbox(task, program, Some(lines), Some(cancel)), forwarding);
     match found {
         Ok(found) => found.add_to(&mut checked),
         Err(SwitchboxError::Died(reason)) => {

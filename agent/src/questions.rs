@@ -14,7 +14,7 @@ use std::{
 use master_proto::question::{ANSWER, Key, NONCE, QUESTION, Question};
 use rules::{
     NodeId, Round,
-    fence::{Answer, Juror, Standpoint},
+    fence::{Answer, Juror, JurorState},
 };
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{
@@ -54,14 +54,14 @@ impl QuestionState {
     }
 
     /// Sets the rounds that are over.
-    pub fn set_standpoint(&self, standpoint: Standpoint) {
-        self.over_below.store(standpoint.over.map_or(0, |over| u64::from(over.0) + 1), Ordering::SeqCst);
+    pub fn set_juror_state(&self, juror_state: JurorState) {
+        self.over_below.store(juror_state.over.map_or(0, |over| u64::from(over.0) + 1), Ordering::SeqCst);
     }
 
     fn answer(&self, round: Round) -> Answer {
         let below = self.over_below.load(Ordering::SeqCst).checked_sub(1);
         let over = below.map(|over| Round(u32::try_from(over).unwrap_or(u32::MAX)));
-        Standpoint { over }.answer(self.is_connected.load(Ordering::SeqCst), round)
+        JurorState { over }.answer(self.is_connected.load(Ordering::SeqCst), round)
     }
 }
 
@@ -216,9 +216,9 @@ mod tests {
         let answers = async |round| ask(&key(), Round(round), vec![juror(&answer_server)], LONG).await;
         assert_eq!(answers(0).await, [Answer::Lost]);
         question_state.set_connected(true);
-        assert_eq!(answers(0).await, [Answer::Hears]);
-        question_state.set_standpoint(Standpoint { over: Some(Round(0)) });
-        assert_eq!((answers(0).await, answers(1).await), (vec![Answer::MovedOn], vec![Answer::Hears]));
+        assert_eq!(answers(0).await, [Answer::Connected]);
+        question_state.set_juror_state(JurorState { over: Some(Round(0)) });
+        assert_eq!((answers(0).await, answers(1).await), (vec![Answer::MovedOn], vec![Answer::Connected]));
     }
 
     #[tokio::test]

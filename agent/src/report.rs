@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use rules::{
     Attempt, LocalRank,
-    failure::{Outcome, Survivor},
+    failure::{Outcome, UnkillableProcess},
 };
 
 use crate::error_file::{ErrorFile, ErrorFileError};
@@ -22,7 +22,7 @@ pub struct Report {
     /// Ranks of this node that never reached the store, when others did.
     pub never_arrived: Vec<LocalRank>,
     /// Processes that could not be killed.
-    pub survivors: Vec<Survivor>,
+    pub unkillable: Vec<UnkillableProcess>,
 }
 
 /// The evidence of one worker.

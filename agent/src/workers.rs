@@ -16,7 +16,7 @@ use rules::{
 use crate::{
     config::{AgentConfig, MasterPort},
     guard::frame::WorkerSpec,
-    logs::{Generation, LogError, Logs},
+    logs::{GenerationLogs, LogError, Logs},
     template::substitute,
 };
 
@@ -24,7 +24,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Prepared {
     /// Their output.
-    pub generation: Generation,
+    pub generation: GenerationLogs,
     /// The messages for the guard, by local rank, with their descriptors.
     pub workers: Vec<(WorkerSpec, Vec<OwnedFd>)>,
 }

@@ -83,7 +83,7 @@ impl NodeVerdict {
                     "the optical modules and cables between the sockets named and the switchbox, and the \
                      accelerators' driver"
                 }
-                Component::Probe | Component::Part(_) => {
+                Component::Probe | Component::Other(_) => {
                     "the component named, its driver and the kernel log (dmesg)"
                 }
             },

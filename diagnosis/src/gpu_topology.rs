@@ -22,9 +22,9 @@ mod sums;
 mod text;
 
 pub use self::{
-    arrange::{Allowed, Arranged, CannotArrange, Wish, absent, allowed, arrange},
+    arrange::{Allowed, Arranged, CannotArrange, GpuRequest, absent, allowed, arrange},
     choose::{CannotChoose, Choice, Objective, Ranked, choose, ranking},
-    gpu_set::{GpuSet, MOST},
+    gpu_set::{GpuSet, MAX_GPUS},
     link_kind::{LinkKind, PciPath, UnknownLink},
     matrix::{BadMatrix, Matrix},
     rings::Score,

@@ -6,7 +6,7 @@ pub mod share;
 mod xid;
 
 pub use inventory::{
-    CgroupLimits, Gpu, GpuLink, GpuProcess, GpuTrouble, GpuUse, Host, Inventory, MOST_GPUS, NvLink,
+    CgroupLimits, Gpu, GpuLink, GpuProcess, GpuTrouble, GpuUse, Host, Inventory, MAX_GPUS, NvLink,
     RemappedRows, Vendor,
 };
 pub use xid::{Xid, xid_name};

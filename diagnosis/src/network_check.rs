@@ -7,13 +7,13 @@
 //!
 //! | question | file |
 //! |---|---|
-//! | the pairs of the first round | `screen` |
-//! | the pairs of later rounds | `plan`, `witness`, `seed` |
+//! | the pairs of the first round | `first_round` |
+//! | the pairs of later rounds | `plan`, `witness`, `suspect_pairs` |
 //! | when a test is cut short | `running`, `policy` |
 //! | the result of a test | `record` |
 //! | which node is good, bad, flaky, died in the check | `facts`, `links` |
 //! | which link | `links` |
-//! | which path between racks, uplink, switch, pod: the smallest explanation | `fabric`, `racks`, `partial` |
+//! | which path between racks, uplink, switch, pod: the smallest explanation | `fabric`, `racks`, `partial_uplinks` |
 //! | which tests distinguish explanations | `paths` |
 //! | ambiguous explanations | `ambiguity` |
 //! | which nodes can train together | `cut` |
@@ -32,9 +32,10 @@ mod evidence;
 mod fabric;
 mod facts;
 mod findings;
+mod first_round;
 mod judged;
 mod links;
-mod partial;
+mod partial_uplinks;
 mod paths;
 mod plan;
 mod policy;
@@ -43,8 +44,7 @@ mod ratio;
 mod record;
 pub mod rehearsal;
 mod running;
-mod screen;
-mod seed;
+mod suspect_pairs;
 mod verdict;
 mod witness;
 
@@ -62,7 +62,7 @@ pub use self::{
     },
     record::CHECK_COMMAND,
     verdict::{
-        Ambiguity, Baseline, ComputeFinding, Cut, Element, Evidence, LinkFault, LinkKind, NodeFinding,
+        Ambiguity, Baseline, ComputeFinding, Cut, Evidence, LinkFault, LinkKind, NetworkElement, NodeFinding,
         NodeVerdict, Outcome, PartialUplink, RackPairFault, RoundRecord, TaintGuard, TestRecord, TestResult,
     },
 };
@@ -85,7 +85,7 @@ impl NetworkCheck {
     pub fn new(policy: Policy, now: Moment, subjects: Vec<Subject>) -> (Self, Vec<Effect>) {
         let log = CheckLog::new(policy, subjects);
         let mut check = Self { log, began: now, running: None, outcome: None };
-        let effects = match plan::screen(&check.log) {
+        let effects = match plan::first_round(&check.log) {
             Some(groups) => {
                 let again = compute::suspects(&check.log);
                 vec![check.start(now, groups, again, None)]

@@ -34,7 +34,7 @@ pub use self::{
     finding::{COMPONENT, Finding, PairFinding, SwitchboxStatus},
     judge::{FEWEST, Repetition, Style, Verdict},
     misfit::Misfit,
-    pairs::{MOST_PAIRS, PairsError, SocketPair, check_pairs, pairs_text},
+    pairs::{MAX_PAIRS, PairsError, SocketPair, check_pairs, pairs_text},
     path::{Expected, Path},
     rate::Rate,
     trouble::{Trouble, Wrong},

@@ -13,7 +13,7 @@ use diagnosis::{
 use probes::{GpuPlan, inventory_now};
 use serde_json::{Value, json};
 
-use super::{say, table::Table};
+use super::{log_line, table::Table};
 use launcher::{
     environment::Environment,
     failure::{FAILED, SUCCEEDED, USAGE},
@@ -69,7 +69,7 @@ pub(super) fn main(arguments: &Arguments, env: Environment<'_>) -> ExitCode {
     let inventory = match inventory(arguments, env) {
         Ok(inventory) => inventory,
         Err(error) => {
-            say(format_args!("error: {}", rules::chain(&error)));
+            log_line(format_args!("error: {}", rules::chain(&error)));
             return ExitCode::from(USAGE);
         }
     };

@@ -66,7 +66,7 @@ fn parse(line: &str) -> Result<Subcommand, clap::Error> {
     Arguments::try_parse_from(words).map(|arguments| arguments.subcommand)
 }
 
-fn say(words: impl std::fmt::Display) {
+fn log_line(words: impl std::fmt::Display) {
     print_line(format_args!("dlrover-diag: {words}"));
 }
 
@@ -80,7 +80,7 @@ fn line(text: &str) -> io::Result<()> {
 fn print(text: &str, code: u8) -> ExitCode {
     match line(text.trim_end()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            say(format_args!("error: cannot write the output: {error}"));
+            log_line(format_args!("error: cannot write the output: {error}"));
             ExitCode::from(FAILED)
         }
         _ => ExitCode::from(code),

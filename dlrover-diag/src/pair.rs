@@ -12,7 +12,7 @@ use probes::{Listener, PairMeasured, RingError, dial_pair, listen_for_pair};
 use rules::chain;
 use serde::Serialize;
 
-use super::say;
+use super::log_line;
 use launcher::{
     failure::{FAILED, SUCCEEDED, USAGE},
     numbers::whole,
@@ -176,14 +176,14 @@ pub(super) fn main(arguments: &Arguments) -> ExitCode {
     match end {
         Ok(()) => ExitCode::from(SUCCEEDED),
         Err(error) => {
-            say(format_args!("error: {}", chain(&error)));
+            log_line(format_args!("error: {}", chain(&error)));
             ExitCode::from(FAILED)
         }
     }
 }
 
 fn unusable(words: &str) -> ExitCode {
-    say(format_args!("error: {words}"));
+    log_line(format_args!("error: {words}"));
     ExitCode::from(USAGE)
 }
 
@@ -200,10 +200,10 @@ fn listen(
     let listening = listen_for_pair(&listener).map_err(PairError::Ring)?;
     let address = listener.local_addr().map_err(failed)?;
     // Alone on its line: scripts read it.
-    say(format_args!("listening at {address}"));
+    log_line(format_args!("listening at {address}"));
     match first {
-        Some(limit) => say(format_args!("waiting for the other end for {} s", limit.as_secs())),
-        None => say("waiting until the other end connects; press Ctrl-C to stop"),
+        Some(limit) => log_line(format_args!("waiting for the other end for {} s", limit.as_secs())),
+        None => log_line("waiting until the other end connects; press Ctrl-C to stop"),
     }
     for turn in 0..repeat {
         let within = if turn == 0 { first } else { Some(timeout) };

@@ -22,38 +22,38 @@ use std::process::ExitCode;
 use diagnosis::network_check::rehearsal::rehearse;
 
 pub(super) use self::arguments::Arguments;
-use self::settings::{Asked, What};
+use self::settings::{Mode, Request};
 use launcher::failure::{SUCCEEDED, USAGE};
 
 /// Runs it.
 pub(super) fn main(arguments: &Arguments) -> ExitCode {
-    match Asked::read(arguments) {
-        Ok(asked) => super::print(&said(&asked), SUCCEEDED),
+    match Request::read(arguments) {
+        Ok(request) => super::print(&said(&request), SUCCEEDED),
         Err(error) => {
-            super::say(format_args!("error: {error}"));
+            super::log_line(format_args!("error: {error}"));
             ExitCode::from(USAGE)
         }
     }
 }
 
 #[cfg(test)]
-fn read(line: &str) -> Result<Asked, settings::Wrong> {
+fn read(line: &str) -> Result<Request, settings::Wrong> {
     match crate::parse(&format!("rehearse {line}")) {
-        Ok(crate::Subcommand::Rehearse(arguments)) => Asked::read(&arguments),
+        Ok(crate::Subcommand::Rehearse(arguments)) => Request::read(&arguments),
         other => panic!("{line}: {other:?}"),
     }
 }
 
-fn said(asked: &Asked) -> String {
-    match &asked.what {
-        What::Once(settings) => {
+fn said(request: &Request) -> String {
+    match &request.mode {
+        Mode::Once(settings) => {
             let outcome = rehearse(&settings.cluster, settings.policy.clone());
-            match asked.json {
+            match request.json {
                 true => report::json(settings, &outcome),
                 false => report::table(settings, &outcome),
             }
         }
-        What::Repeat { template, seed, runs } => many::repeat(template, *seed, *runs, asked.json),
-        What::Sweep { policy, runs, are_pairs } => many::sweep(policy, *runs, *are_pairs, asked.json),
+        Mode::Repeat { template, seed, runs } => many::repeat(template, *seed, *runs, request.json),
+        Mode::Sweep { policy, runs, are_pairs } => many::sweep(policy, *runs, *are_pairs, request.json),
     }
 }

@@ -7,11 +7,11 @@ use diagnosis::switchbox::{
     Expected, Finding, NO_PROBE, PairFinding, Rate, Settings, SwitchboxStatus, Verdict, check_pairs,
 };
 use probes::{
-    GpuPlan, Helper, SwitchboxError, SwitchboxTask, TOOL_VARIABLE, check_switchbox, take_inventory,
+    GpuPlan, ProbeProgram, SwitchboxError, SwitchboxTask, TOOL_VARIABLE, check_switchbox, take_inventory,
 };
 use serde::Serialize;
 
-use super::{say, table::Table};
+use super::{log_line, table::Table};
 use launcher::{
     box_pairs,
     environment::Environment,
@@ -62,7 +62,7 @@ pub(super) fn main(arguments: &Arguments, env: Environment<'_>) -> ExitCode {
     let task = match task(arguments, env) {
         Ok(task) => task,
         Err(error) => {
-            say(format_args!("error: {error}"));
+            log_line(format_args!("error: {error}"));
             return ExitCode::from(USAGE);
         }
     };
@@ -70,7 +70,7 @@ pub(super) fn main(arguments: &Arguments, env: Environment<'_>) -> ExitCode {
     let finding = match check(task, env, !is_json) {
         Ok(finding) => finding,
         Err(error) => {
-            say(format_args!("error: {error}"));
+            log_line(format_args!("error: {error}"));
             return ExitCode::from(FAILED);
         }
     };
@@ -121,21 +121,21 @@ fn check(mut task: SwitchboxTask, env: Environment<'_>, has_table: bool) -> Resu
         let printing = async {
             let mut last: Option<String> = None;
             while let Some(line) = received.recv().await {
-                last.replace(line).into_iter().for_each(say);
+                last.replace(line).into_iter().for_each(log_line);
             }
             last
         };
-        let helper = Helper::default();
+        let program = ProbeProgram::default();
         if task.settings.expected == Expected::Alike {
             let plan = GpuPlan { path: env.tool_path().to_owned(), ..GpuPlan::default() };
             let inventory = take_inventory(plan).await;
             task.settings.models = inventory.gpus.into_iter().filter_map(|gpu| gpu.name).collect();
         }
-        let (found, last) = tokio::join!(check_switchbox(task, &helper, Some(lines), None), printing);
+        let (found, last) = tokio::join!(check_switchbox(task, &program, Some(lines), None), printing);
         let is_in_table = |last: &String| {
             has_table && found.as_ref().is_ok_and(|finding| last.ends_with(&finding.to_string()))
         };
-        last.filter(|last| !is_in_table(last)).into_iter().for_each(say);
+        last.filter(|last| !is_in_table(last)).into_iter().for_each(log_line);
         found.map_err(|error| match error {
             SwitchboxError::NoProbe => format!("{NO_PROBE}; name one with --switchbox-probe"),
             error => error.to_string(),

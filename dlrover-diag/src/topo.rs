@@ -14,7 +14,7 @@ use diagnosis::{
     gpus::health::BUSY_PERMILLE,
 };
 
-use super::say;
+use super::log_line;
 use launcher::{
     environment::Environment,
     failure::{FAILED, SUCCEEDED, USAGE},
@@ -86,7 +86,7 @@ pub(super) fn main(arguments: &Arguments, env: Environment<'_>) -> ExitCode {
     match answer(arguments, env) {
         Ok(text) => super::print(&text, SUCCEEDED),
         Err(error) => {
-            say(format_args!("error: {error}"));
+            log_line(format_args!("error: {error}"));
             ExitCode::from(error.exit_code())
         }
     }

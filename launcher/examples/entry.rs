@@ -70,8 +70,8 @@ fn facts(plan: &LaunchPlan) -> serde_json::Value {
         "stdout_filters": agent.logs.stdout_filters,
         "stderr_filters": agent.logs.stderr_filters,
         "local_addr": plan.local_addr,
-        "meeting": match plan.meeting.endpoint() {
-            Some(endpoint) => format!("{} {endpoint}", plan.meeting.backend()),
+        "meeting": match plan.rendezvous.endpoint() {
+            Some(endpoint) => format!("{} {endpoint}", plan.rendezvous.backend()),
             None => "c10d alone".to_owned(),
         },
         "argv": agent.command.argv.iter().skip(1).map(|word| word.to_string_lossy()).collect::<Vec<_>>(),

@@ -12,7 +12,7 @@ use rules::{
 use serde_json::Value;
 
 /// Widest line of dashes, in characters.
-const MOST_WIDTH: usize = 60;
+const MAX_WIDTH: usize = 60;
 
 const NOT_AVAILABLE: &str = "<N/A>";
 
@@ -38,7 +38,7 @@ impl ChildFailed<'_> {
             self.failures.iter().enumerate().map(|(index, failure)| self.block(index, failure)).collect();
         let title = format!("{} FAILED", self.title);
         let widest = blocks.iter().flat_map(|block| block.split('\n')).chain([title.as_str()]);
-        let width = widest.map(|line| line.chars().count()).max().unwrap_or(0).min(MOST_WIDTH);
+        let width = widest.map(|line| line.chars().count()).max().unwrap_or(0).min(MAX_WIDTH);
         let border = "=".repeat(width);
         let section = "-".repeat(width);
         let others: Vec<&str> = blocks

@@ -92,10 +92,10 @@ impl Request {
     /// In torchrun's order: a `PET_*` switch that is not a number (even `--help` fails then), a word that
     /// cannot be parsed, a `PET_*` value that is not a number, no script, unknown options.
     pub(crate) fn read(words: &[OsString], env: Environment<'_>) -> Result<Self, CannotRead> {
-        let pets = Pets::of(env);
+        let variables = PetVariables::of(env);
         let mut entries = vec![None; OPTIONS.len()];
         for spec in OPTIONS.iter().filter(|spec| spec.kind == Kind::Switch) {
-            if let Some(raw) = pets.get(spec) {
+            if let Some(raw) = variables.get(spec) {
                 let value = argv::convert(spec, raw)
                     .ok_or_else(|| Invalid::PetSwitch { given: Given::in_variable(&spec.pet_name(), raw) })?;
                 entries[spec.flag as usize] = Some(Entry { raw: raw.to_owned(), value, origin: Origin::Pet });
@@ -113,7 +113,7 @@ impl Request {
         }
         for spec in OPTIONS {
             let entry = &mut entries[spec.flag as usize];
-            if let (None, Some(raw)) = (&entry, pets.get(spec)) {
+            if let (None, Some(raw)) = (&entry, variables.get(spec)) {
                 let value = argv::convert(spec, raw).ok_or_else(|| UsageError::BadValue {
                     flag: spec.flag,
                     value: raw.to_string_lossy().into_owned(),
@@ -131,9 +131,9 @@ impl Request {
 }
 
 /// The `PET_*` variables of an environment: few, where the environment may be large.
-struct Pets<'a>(Vec<(&'a str, &'a OsStr)>);
+struct PetVariables<'a>(Vec<(&'a str, &'a OsStr)>);
 
-impl<'a> Pets<'a> {
+impl<'a> PetVariables<'a> {
     fn of(env: Environment<'a>) -> Self {
         let named = |(key, value): &'a (OsString, OsString)| {
             Some((key.to_str()?.strip_prefix("PET_")?, value.as_os_str()))

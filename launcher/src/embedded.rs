@@ -1,4 +1,4 @@
-//! The job master inside this launcher, for a meeting with others: on a thread of its own, so that neither delays
+//! The job master inside this launcher, for a rendezvous with others: on a thread of its own, so that neither delays
 //! the other. It stops after all nodes have received the verdict.
 
 use std::{future, io, net::TcpListener, sync::Arc, thread, time::Duration};
@@ -116,13 +116,13 @@ impl Embedded {
             select! {
                 ended = &mut end => {
                     if let Ok(Err(error)) = ended {
-                        console.say(format!("dlrover-run: {}", chain(&error)));
+                        console.print(format!("dlrover-run: {}", chain(&error)));
                     }
                     return;
                 }
                 () = &mut hurry => return,
                 () = sleep_until(wake) => match report_at.take() {
-                    Some(_) => console.say(format!(
+                    Some(_) => console.print(format!(
                         "dlrover-run: waiting up to {} s for the other nodes to receive the job's result",
                         limit.as_secs()
                     )),

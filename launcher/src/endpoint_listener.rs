@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::{
     endpoint::{Endpoint, is_loopback},
-    resolve::Serves,
+    resolve::ServeMaster,
 };
 
 /// The timeout of a name server.
@@ -83,25 +83,25 @@ pub struct EndpointListener {
 /// # Errors
 /// When the port cannot be opened, or is taken where it must not be, or this host does not reach itself.
 pub async fn open(
-    serves: Serves,
+    serve_master: ServeMaster,
     endpoint: &Endpoint,
     is_one_node: bool,
     print_line: &dyn Fn(String),
 ) -> Result<Option<EndpointListener>, BindError> {
-    let found = match serves {
-        Serves::Never => {
+    let found = match serve_master {
+        ServeMaster::Never => {
             if is_this_host(&endpoint.host) {
                 LoopbackDown::check(endpoint)?;
             }
             return Ok(None);
         }
-        Serves::Must if is_one_node => endpoint.host.parse().into_iter().collect(),
-        Serves::Must | Serves::Unless | Serves::IfOwn => {
-            let retries = serves == Serves::IfOwn;
+        ServeMaster::Always if is_one_node => endpoint.host.parse().into_iter().collect(),
+        ServeMaster::Always | ServeMaster::UnlessServed | ServeMaster::IfLocal => {
+            let retries = serve_master == ServeMaster::IfLocal;
             look_up(&endpoint.host, retries).await.unwrap_or_else(|why| {
-                let then = match serves {
-                    Serves::IfOwn => "another node is expected to serve the job master there",
-                    Serves::Must | Serves::Unless | Serves::Never => {
+                let then = match serve_master {
+                    ServeMaster::IfLocal => "another node is expected to serve the job master there",
+                    ServeMaster::Always | ServeMaster::UnlessServed | ServeMaster::Never => {
                         "the job master is served on all addresses of this host"
                     }
                 };
@@ -111,11 +111,11 @@ pub async fn open(
         }
     };
     let location = Location::of(&endpoint.host, &found, &interface_addresses().into_iter().collect());
-    if serves != Serves::IfOwn || location != Location::Elsewhere {
+    if serve_master != ServeMaster::IfLocal || location != Location::Elsewhere {
         LoopbackDown::check(endpoint)?;
     }
     let place = match location {
-        Location::Elsewhere if serves == Serves::IfOwn => return Ok(None),
+        Location::Elsewhere if serve_master == ServeMaster::IfLocal => return Ok(None),
         Location::Elsewhere | Location::EveryAddress => {
             bind(Reach::Anyone, endpoint.port).map(|listeners| EndpointListener {
                 own: found
@@ -138,8 +138,8 @@ pub async fn open(
     };
     match place {
         Ok(place) => Ok(Some(place)),
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse && serves != Serves::Must => {
-            if serves == Serves::Unless {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse && serve_master != ServeMaster::Always => {
+            if serve_master == ServeMaster::UnlessServed {
                 print_line(format!(
                     "{endpoint} is taken on this host, so this node joins the job master there"
                 ));
@@ -289,13 +289,15 @@ mod tests {
     async fn on_one_host_the_first_to_bind_wins() {
         let here = endpoint("127.0.0.1", free_port());
         let silent = |line: String| panic!("{line}");
-        let first = open(Serves::IfOwn, &here, false, &silent).await.unwrap().unwrap();
+        let first = open(ServeMaster::IfLocal, &here, false, &silent).await.unwrap().unwrap();
         assert_eq!((first.own, first.is_loopback), (ip("127.0.0.1"), true));
-        assert!(open(Serves::IfOwn, &here, false, &silent).await.unwrap().is_none());
-        let must = open(Serves::Must, &here, false, &silent).await.unwrap_err();
+        assert!(open(ServeMaster::IfLocal, &here, false, &silent).await.unwrap().is_none());
+        let must = open(ServeMaster::Always, &here, false, &silent).await.unwrap_err();
         assert!(must.to_string().contains(&here.to_string()), "{must}");
         let told = std::cell::RefCell::new(Vec::new());
-        let second = open(Serves::Unless, &here, false, &|line| told.borrow_mut().push(line)).await.unwrap();
+        let second = open(ServeMaster::UnlessServed, &here, false, &|line| told.borrow_mut().push(line))
+            .await
+            .unwrap();
         assert!(second.is_none());
         assert!(told.borrow()[0].contains("is taken on this host"), "{told:?}");
     }
@@ -303,7 +305,8 @@ mod tests {
     #[tokio::test]
     async fn hundreds_of_nodes_may_connect_at_once() {
         let here = endpoint("127.0.0.1", free_port());
-        let _place = open(Serves::IfOwn, &here, false, &|line| panic!("{line}")).await.unwrap().unwrap();
+        let _place =
+            open(ServeMaster::IfLocal, &here, false, &|line| panic!("{line}")).await.unwrap().unwrap();
         let somaxconn = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
         let most: usize = somaxconn.trim().parse().unwrap();
         let address = SocketAddr::new(ip("127.0.0.1"), here.port);
@@ -317,16 +320,16 @@ mod tests {
     async fn a_foreign_address_is_left_to_others_unless_this_launcher_must_serve() {
         let silent = |line: String| panic!("{line}");
         let there = endpoint("192.0.2.1", free_port());
-        assert!(open(Serves::IfOwn, &there, false, &silent).await.unwrap().is_none());
-        assert!(open(Serves::Never, &there, false, &silent).await.unwrap().is_none());
-        let place = open(Serves::Must, &there, false, &silent).await.unwrap().unwrap();
+        assert!(open(ServeMaster::IfLocal, &there, false, &silent).await.unwrap().is_none());
+        assert!(open(ServeMaster::Never, &there, false, &silent).await.unwrap().is_none());
+        let place = open(ServeMaster::Always, &there, false, &silent).await.unwrap().unwrap();
         assert!(!place.is_loopback);
     }
 
     #[tokio::test]
     async fn one_node_asks_no_name_server() {
         let named = endpoint("no-such-name.invalid", free_port());
-        let place = open(Serves::Must, &named, true, &|line| panic!("{line}")).await.unwrap().unwrap();
+        let place = open(ServeMaster::Always, &named, true, &|line| panic!("{line}")).await.unwrap().unwrap();
         assert!(!place.listeners.is_empty());
     }
 }

@@ -70,7 +70,7 @@ impl EventLog {
             Event::Pushed(Push::Seat(assignment)) => self.on_seated(assignment, effects),
             Event::WorkerStarted { local_rank, pid, .. } => {
                 self.pids.insert(*local_rank, *pid);
-                self.say(&LogRecord {
+                self.print(&LogRecord {
                     state: "START",
                     worker: self.placed(*local_rank),
                     ..LogRecord::default()
@@ -90,9 +90,13 @@ impl EventLog {
         // A secondary failure that was found after the node had joined has given its restart back.
         self.attempt = *attempt;
         let duration_ms = Some(self.joined.elapsed().as_secs_f64() * 1000.0);
-        self.say(&LogRecord { state: "RENDEZVOUS", duration_ms, ..LogRecord::default() });
+        self.print(&LogRecord { state: "RENDEZVOUS", duration_ms, ..LogRecord::default() });
         // Ranks come with the round here, so assigning them takes no time of its own.
-        self.say(&LogRecord { state: "ASSIGN_WORKER_RANKS", duration_ms: Some(0.0), ..LogRecord::default() });
+        self.print(&LogRecord {
+            state: "ASSIGN_WORKER_RANKS",
+            duration_ms: Some(0.0),
+            ..LogRecord::default()
+        });
         self.round = Some(assignment.clone());
         self.pids.clear();
     }
@@ -120,7 +124,7 @@ impl EventLog {
                 None => as_python(&json!({"message": "<NONE>"})),
             });
             let worker = self.placed(*local_rank);
-            self.say(&LogRecord {
+            self.print(&LogRecord {
                 state,
                 worker,
                 failure,
@@ -130,21 +134,21 @@ impl EventLog {
             });
         }
         // torchrun: the agent succeeded in running the workers, however they ended.
-        self.say(&LogRecord { state: "SUCCEEDED", total_run_secs, ..LogRecord::default() });
+        self.print(&LogRecord { state: "SUCCEEDED", total_run_secs, ..LogRecord::default() });
     }
 
     fn agent_failed(&self, reason: &str, total_run_secs: u64) {
         let raw_error = Some(reason.to_owned());
-        self.say(&LogRecord { state: "FAILED", raw_error, total_run_secs, ..LogRecord::default() });
+        self.print(&LogRecord { state: "FAILED", raw_error, total_run_secs, ..LogRecord::default() });
     }
 
     fn placed(&self, local_rank: LocalRank) -> Option<(LocalRank, Place)> {
         Some((local_rank, self.round.as_ref()?.place(local_rank)?))
     }
 
-    fn say(&self, record: &LogRecord<'_>) {
+    fn print(&self, record: &LogRecord<'_>) {
         // The field's documented meaning; torchrun itself writes 0 into it.
-        self.console.say(as_python(&self.line(record, chrono::Utc::now().timestamp_millis())));
+        self.console.print(as_python(&self.line(record, chrono::Utc::now().timestamp_millis())));
     }
 
     fn line(&self, record: &LogRecord<'_>, unix_millis: i64) -> Value {

@@ -14,14 +14,15 @@ use diagnosis::counted::counted;
 use rules::chain;
 use rules::{
     LocalRank, Rank,
-    failure::{ExitCause, Failure, GroupFailure, Outcome, Survivor, WorkerFailure, root_cause},
+    failure::{ExitCause, Failure, GroupFailure, Outcome, UnkillableProcess, WorkerFailure, root_cause},
     signal_name::signal_text,
     verdict::JobFailure,
 };
 use serde_json::Value;
 
 use crate::{
-    child_failed::ChildFailed, environment::Environment, host_names::fqdn, remedy::remedy, resolve::Meeting,
+    child_failed::ChildFailed, environment::Environment, host_names::fqdn, remedy::remedy,
+    resolve::Rendezvous,
 };
 
 /// All workers succeeded.
@@ -39,7 +40,7 @@ pub const SIGNAL_BASE: u8 = 128;
 /// A rendezvous at `DLROVER_MASTER_ADDR` failed: too few nodes joined within `join_timeout`, or the job master was
 /// unreachable for that long. A retry may succeed (`sysexits.h`: EX_TEMPFAIL). On torchrun's own lines it is
 /// [`FAILED`], torchrun's code.
-pub const NO_MEETING: u8 = 75;
+pub const NO_RENDEZVOUS: u8 = 75;
 
 /// A network check excluded this node. DLRover's own master reads 201 as a hardware error.
 pub const EXCLUDED: u8 = 201;
@@ -71,12 +72,12 @@ pub fn print_line(words: impl fmt::Display) {
 
 /// The exit code of a run.
 #[must_use]
-pub fn exit_code(report: &Report, propagate: bool, meeting: &Meeting) -> u8 {
+pub fn exit_code(report: &Report, propagate: bool, rendezvous: &Rendezvous) -> u8 {
     let code = match &report.outcome {
         Outcome::Failed(Failure::MasterAway { .. } | Failure::Job(JobFailure::TimedOut { .. }))
-            if matches!(meeting, Meeting::Master(_)) =>
+            if matches!(rendezvous, Rendezvous::Master(_)) =>
         {
-            return NO_MEETING;
+            return NO_RENDEZVOUS;
         }
         Outcome::Failed(Failure::Excluded(exclusion)) => {
             return if exclusion.is_inconclusive { INCONCLUSIVE } else { EXCLUDED };
@@ -110,7 +111,7 @@ fn own_code_of_signal(signal: i32) -> u8 {
 
 /// The settings that the report repeats.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct RunSettings {
     /// The script, the module or the program, as given.
     pub title: String,
     /// What the workers execute.
@@ -121,10 +122,10 @@ pub struct Asked {
 
 /// The message at the end of a run; `None` when it succeeded.
 #[must_use]
-pub fn message(report: &Report, asked: &Asked, meeting: &Meeting) -> Option<String> {
+pub fn message(report: &Report, settings: &RunSettings, rendezvous: &Rendezvous) -> Option<String> {
     let mut text = match &report.outcome {
         Outcome::Succeeded => String::new(),
-        Outcome::Failed(Failure::Workers(group)) => workers_failed(report, group, asked),
+        Outcome::Failed(Failure::Workers(group)) => workers_failed(report, group, settings),
         Outcome::Failed(failure @ Failure::Unkillable) => {
             format!("dlrover-run: error: {failure}, so they are not restarted\n")
         }
@@ -132,25 +133,25 @@ pub fn message(report: &Report, asked: &Asked, meeting: &Meeting) -> Option<Stri
             "dlrover-run: error: {failure}, so the workers could not be supervised any more; all of them were \
              killed. Only the kernel or a `kill -9` kills the guard.\n"
         ),
-        Outcome::Failed(failure) => match remedy(failure, meeting) {
+        Outcome::Failed(failure) => match remedy(failure, rendezvous) {
             Some(remedy) => format!("dlrover-run: error: {failure}\n  {remedy}\n"),
             None => format!("dlrover-run: error: {failure}\n"),
         },
         Outcome::Interrupted(signal) => {
-            let left = if report.survivors.is_empty() { "; no worker is left" } else { "" };
+            let left = if report.unkillable.is_empty() { "; no worker is left" } else { "" };
             format!("dlrover-run: stopped by {}{left}\n", signal_text(*signal))
         }
     };
-    if !report.survivors.is_empty() {
-        text.push_str(&unkillable(&report.survivors));
+    if !report.unkillable.is_empty() {
+        text.push_str(&unkillable(&report.unkillable));
     }
     (!text.is_empty()).then_some(text)
 }
 
-fn workers_failed(report: &Report, group: &GroupFailure, asked: &Asked) -> String {
+fn workers_failed(report: &Report, group: &GroupFailure, settings: &RunSettings) -> String {
     let failures = dated(group, &report.workers);
     let host = fqdn();
-    let Asked { title, program, max_restarts } = asked;
+    let RunSettings { title, program, max_restarts } = settings;
     let account = ChildFailed { title, host: &host, failures: &failures, evidence: &report.workers }.text();
     let Some(root) = failures.get(root_cause(&failures)) else { return account };
     let WorkerFailure { rank, local_rank, pid, cause, .. } = root;
@@ -246,10 +247,10 @@ fn explained(failure: &WorkerFailure) -> String {
     format!("{name}, {meaning}")
 }
 
-fn unkillable(survivors: &[Survivor]) -> String {
+fn unkillable(unkillable: &[UnkillableProcess]) -> String {
     let mut text = String::from("dlrover-run: these processes of the run could not be killed:\n");
-    for survivor in survivors {
-        text.push_str(&format!("  {survivor}\n"));
+    for process in unkillable {
+        text.push_str(&format!("  {process}\n"));
     }
     text.push_str(
         "  A process in state D waits inside the kernel, mostly for a driver or a network file system; it ends when \
@@ -348,7 +349,7 @@ mod tests {
     use super::*;
     use crate::endpoint::Endpoint;
 
-    const ALONE: Meeting = Meeting::Loopback;
+    const ALONE: Rendezvous = Rendezvous::Loopback;
 
     fn failed(cause: ExitCause, out_of_memory: bool) -> Report {
         let failure = WorkerFailure {
@@ -375,7 +376,7 @@ mod tests {
             run_dir: Some("/logs".into()),
             workers: BTreeMap::from([(LocalRank(1), evidence)]),
             never_arrived: vec![LocalRank(1)],
-            survivors: Vec::new(),
+            unkillable: Vec::new(),
         }
     }
 
@@ -409,17 +410,17 @@ mod tests {
             missing: Some([NodeRank(1)].into_iter().collect()),
             losses,
         };
-        let asked = Asked { title: "t.py".into(), program: "/bin/python3".into(), max_restarts: 1 };
+        let settings = RunSettings { title: "t.py".into(), program: "/bin/python3".into(), max_restarts: 1 };
         for failure in [away, Failure::Job(too_few)] {
             let outcome = Outcome::Failed(failure);
             let report = Report { outcome, workers: BTreeMap::new(), ..failed(ExitCause::Code(1), false) };
             for propagate in [false, true] {
-                assert_eq!(exit_code(&report, propagate, &Meeting::Master(endpoint())), NO_MEETING);
-                for meeting in [Meeting::C10d(endpoint()), Meeting::Static(endpoint())] {
-                    assert_eq!(exit_code(&report, propagate, &meeting), FAILED);
+                assert_eq!(exit_code(&report, propagate, &Rendezvous::Master(endpoint())), NO_RENDEZVOUS);
+                for rendezvous in [Rendezvous::C10d(endpoint()), Rendezvous::Static(endpoint())] {
+                    assert_eq!(exit_code(&report, propagate, &rendezvous), FAILED);
                 }
             }
-            let text = message(&report, &asked, &Meeting::C10d(endpoint())).unwrap();
+            let text = message(&report, &settings, &Rendezvous::C10d(endpoint())).unwrap();
             assert!(text.starts_with("dlrover-run: error: "), "{text}");
             assert!(text.contains("--rdzv-conf=join_timeout=SECONDS"), "{text}");
             assert_eq!(text.lines().count(), 2, "what happened, and what to do: {text}");
@@ -428,8 +429,8 @@ mod tests {
 
     #[test]
     fn a_failure_has_the_cause_the_attempt_the_last_lines_and_the_logs() {
-        let asked = Asked { title: "t.py".into(), program: "/bin/python3".into(), max_restarts: 1 };
-        let text = message(&failed(ExitCause::Signal(9), true), &asked, &ALONE).unwrap();
+        let settings = RunSettings { title: "t.py".into(), program: "/bin/python3".into(), max_restarts: 1 };
+        let text = message(&failed(ExitCause::Signal(9), true), &settings, &ALONE).unwrap();
         let mut parts = text.split("dlrover-run: ").skip(1);
         let before = parts.next().unwrap();
         assert!(

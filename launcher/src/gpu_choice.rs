@@ -11,7 +11,7 @@ pub(crate) mod locks;
 use std::{collections::BTreeMap, ffi::OsString, io};
 
 use diagnosis::{
-    gpu_topology::{Allowed, CannotArrange, GpuSet, Objective, Wish, allowed, arrange},
+    gpu_topology::{Allowed, CannotArrange, GpuRequest, GpuSet, Objective, allowed, arrange},
     gpus::{
         Vendor,
         health::{is_busy, why_unusable},
@@ -20,7 +20,7 @@ use diagnosis::{
 
 use self::{
     inventory::{Gpu, Inventory},
-    locks::{Locks, Taken},
+    locks::{LockError, Locks},
 };
 use crate::{environment::Environment, host::Host};
 
@@ -122,7 +122,7 @@ pub(crate) fn best(
     host: &dyn Host,
     env: Environment<'_>,
     inventory: &Inventory,
-    wish: Wish,
+    request: GpuRequest,
     busy_permille: u32,
 ) -> Result<Chosen, String> {
     let Inventory { matrix, gpus, vendor, .. } = inventory;
@@ -143,7 +143,7 @@ pub(crate) fn best(
     let left_out = chosen.messages.iter().map(|words| format!("; {words}")).collect::<String>();
     allowed.retain(|place| why_unusable(&gpus[*place].known).is_none());
     // All that are allowed are locked briefly, to find those that other launchers hold.
-    let _turn = host.gpu_turn(env);
+    let _choice_lock = host.lock_gpu_choice(env);
     let (mut held, mut taken) = (BTreeMap::new(), GpuSet::default());
     for place in &allowed {
         match host.lock_gpu(env, &gpus[*place].lock) {
@@ -155,7 +155,7 @@ pub(crate) fn best(
             }
         }
     }
-    let arranged = arrange(matrix, wish, &allowed, busy(gpus, busy_permille), taken)
+    let arranged = arrange(matrix, request, &allowed, busy(gpus, busy_permille), taken)
         .map_err(|error: CannotArrange| format!("{error}{left_out}"))?;
     let mine = arranged.order.iter().take(arranged.chosen);
     chosen.locks = mine.filter_map(|place| held.remove(place)).collect();
@@ -238,11 +238,11 @@ pub(crate) fn listed(
         }
         places.push(place);
     }
-    let _turn = host.gpu_turn(env);
+    let _choice_lock = host.lock_gpu_choice(env);
     match Locks::take(host, env, places.iter().map(|place| (*place, gpus[*place].lock.as_str()))) {
         Ok(locks) => chosen.locks = locks,
-        Err(Taken::By { place }) => return Err(BadList::Taken { entry: place.to_string() }),
-        Err(Taken::Unknown(why)) => chosen.messages.push(cannot_lock(&why)),
+        Err(LockError::HeldElsewhere { place }) => return Err(BadList::Taken { entry: place.to_string() }),
+        Err(LockError::Failed(why)) => chosen.messages.push(cannot_lock(&why)),
     }
     for place in &places {
         if is_busy(&gpus[*place].known, busy_permille) {

@@ -149,7 +149,7 @@ mod tests {
             failure::SUCCEEDED,
             failure::FAILED,
             failure::USAGE,
-            failure::NO_MEETING,
+            failure::NO_RENDEZVOUS,
             failure::EXCLUDED,
             failure::INCONCLUSIVE,
             failure::MASS_FAILURE,

@@ -61,7 +61,7 @@ pub trait Host {
     /// When that cannot be found out.
     fn lock_gpu(&self, env: Environment<'_>, id: &str) -> io::Result<Option<GpuLock>>;
     /// Locks the choice of accelerators against other launchers.
-    fn gpu_turn(&self, env: Environment<'_>) -> Option<GpuLock>;
+    fn lock_gpu_choice(&self, env: Environment<'_>) -> Option<GpuLock>;
 }
 
 /// The machine we run on.
@@ -124,7 +124,7 @@ impl Host for ThisHost {
         locks::lock(env, id)
     }
 
-    fn gpu_turn(&self, env: Environment<'_>) -> Option<GpuLock> {
-        locks::turn(env)
+    fn lock_gpu_choice(&self, env: Environment<'_>) -> Option<GpuLock> {
+        locks::lock_choice(env)
     }
 }

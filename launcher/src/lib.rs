@@ -21,13 +21,13 @@ mod endpoint_listener;
 mod events;
 mod host_names;
 mod invalid;
-mod meet;
 mod numa;
 mod open_files;
 mod open_job;
 mod port_mux;
 mod python_number;
 mod remedy;
+mod rendezvous;
 mod run;
 mod telemetry;
 #[cfg(test)]

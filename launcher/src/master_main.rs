@@ -75,15 +75,15 @@ pub fn main() -> ExitCode {
     let settings = match Settings::read(&arguments, Environment(&env)) {
         Ok(settings) => settings,
         Err(error) => {
-            say(format_args!("error: {}", chain(&error)));
+            log_line(format_args!("error: {}", chain(&error)));
             return ExitCode::from(USAGE);
         }
     };
     if let Some(open) = &settings.open {
-        say(open);
+        log_line(open);
     }
     for notice in &settings.notices {
-        say(notice);
+        log_line(notice);
     }
     let remembers = settings.state_dir.is_some();
     match serve(settings) {
@@ -95,21 +95,21 @@ pub fn main() -> ExitCode {
                 false => "start it again and the nodes report their state",
             };
             let name = if signal == SignalKind::interrupt().as_raw_value() { "SIGINT" } else { "SIGTERM" };
-            say(format_args!("stopped by {name} before the job was over; {next}"));
+            log_line(format_args!("stopped by {name} before the job was over; {next}"));
             ExitCode::from(SIGNAL_BASE.saturating_add(u8::try_from(signal).unwrap_or_default()))
         }
         Err(MasterMainError::Serve(MasterError::Tls(error))) => {
-            say(format_args!("error: {}", chain(&error)));
+            log_line(format_args!("error: {}", chain(&error)));
             ExitCode::from(USAGE)
         }
         Err(error) => {
-            say(format_args!("error: {}", chain(&error)));
+            log_line(format_args!("error: {}", chain(&error)));
             ExitCode::from(CANNOT_SERVE)
         }
     }
 }
 
-fn say(words: impl std::fmt::Display) {
+fn log_line(words: impl std::fmt::Display) {
     print_line(format_args!("dlrover-master: {words}"));
 }
 
@@ -135,10 +135,17 @@ fn serve(settings: Settings) -> Result<End, MasterMainError> {
         // Before the port is announced.
         let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
         let listener = listen(&reach)?;
-        let config =
-            MasterConfig { policy, timeout, state_dir, topology_file, taints, trust, log: Arc::new(say) };
+        let config = MasterConfig {
+            policy,
+            timeout,
+            state_dir,
+            topology_file,
+            taints,
+            trust,
+            log: Arc::new(log_line),
+        };
         let master = master::prepare(config)?;
-        say(format_args!("listening on {}, job \"{job_name}\"", listener.address));
+        log_line(format_args!("listening on {}, job \"{job_name}\"", listener.address));
         let stopped = async {
             let (Ok(mut interrupt), Ok(mut terminate)) = signals else { return future::pending().await };
             tokio::select! {
@@ -153,8 +160,8 @@ fn serve(settings: Settings) -> Result<End, MasterMainError> {
         // The job is over: no signal changes how. The verdict is logged before the state is removed, and the exit code
         // follows it at once, since a master that is started again without it waits for another job.
         match over.verdict() {
-            JobVerdict::Succeeded => say("the job succeeded"),
-            JobVerdict::Failed(failure) => say(format_args!("the job failed: {failure}")),
+            JobVerdict::Succeeded => log_line("the job succeeded"),
+            JobVerdict::Failed(failure) => log_line(format_args!("the job failed: {failure}")),
         }
         Ok(End::Verdict(over.finish().await))
     });

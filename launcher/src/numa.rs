@@ -221,7 +221,7 @@ fn ranges(text: &str) -> Option<Cpus> {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
         // Linux knows no more CPUs than this; a broken file must not exhaust memory.
-        if last > MOST_CPUS {
+        if last > MAX_CPUS {
             return None;
         }
         numbers.extend(first..=last);
@@ -230,7 +230,7 @@ fn ranges(text: &str) -> Option<Cpus> {
 }
 
 /// Above the kernel's own limit (`CONFIG_NR_CPUS` is at most 8192).
-const MOST_CPUS: usize = 1 << 16;
+const MAX_CPUS: usize = 1 << 16;
 
 #[cfg(test)]
 mod tests;

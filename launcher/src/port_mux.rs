@@ -1,4 +1,4 @@
-//! The port of a meeting with others. The first byte of a connection tells its protocol: an HTTP/2 client opens
+//! The port of a rendezvous with others. The first byte of a connection tells its protocol: an HTTP/2 client opens
 //! with `PRI *`, a TLS client with 0x16, and a client of the workers' store with 0x00. A static torchrun line
 //! (`--master-addr`, `--master-port`) wants both behind one port; elsewhere there is no store here.
 

@@ -3,15 +3,15 @@
 use diagnosis::exclusion::Exclusion;
 use rules::{failure::Failure, verdict::JobFailure};
 
-use crate::resolve::Meeting;
+use crate::resolve::Rendezvous;
 
 /// The remedy; `None` where there is none.
-pub fn remedy(failure: &Failure, meeting: &Meeting) -> Option<String> {
+pub fn remedy(failure: &Failure, rendezvous: &Rendezvous) -> Option<String> {
     if let Failure::Excluded(Exclusion { look_at, .. }) = failure {
         return (!look_at.is_empty()).then(|| format!("Check first: {look_at}."));
     }
     Some(match failure {
-        Failure::MasterAway { .. } => return unreachable_master(meeting),
+        Failure::MasterAway { .. } => return unreachable_master(rendezvous),
         Failure::Job(JobFailure::TimedOut { .. }) => {
             "Start the missing nodes with the same command line, allow more time \
              (--rdzv-conf=join_timeout=SECONDS), or begin with fewer (--nnodes=MIN:MAX)."
@@ -57,18 +57,18 @@ pub fn remedy(failure: &Failure, meeting: &Meeting) -> Option<String> {
     })
 }
 
-fn unreachable_master(meeting: &Meeting) -> Option<String> {
-    let place = match meeting {
-        Meeting::Loopback => return None,
-        Meeting::Master(endpoint) => {
+fn unreachable_master(rendezvous: &Rendezvous) -> Option<String> {
+    let place = match rendezvous {
+        Rendezvous::Loopback => return None,
+        Rendezvous::Master(endpoint) => {
             return Some(format!(
                 "Check that the job master runs and listens at {endpoint} (DLROVER_MASTER_ADDR), and that this node \
                  reaches that port; with --state-dir it can be started again. --rdzv-conf=join_timeout=SECONDS waits \
                  longer."
             ));
         }
-        Meeting::Static(endpoint) => format!("{endpoint} (--master-addr, --master-port)"),
-        Meeting::C10d(endpoint) => format!("{endpoint} (--rdzv-endpoint)"),
+        Rendezvous::Static(endpoint) => format!("{endpoint} (--master-addr, --master-port)"),
+        Rendezvous::C10d(endpoint) => format!("{endpoint} (--rdzv-endpoint)"),
     };
     Some(format!(
         "Check that {place} is an address of the host whose launcher serves the job master, that this launcher \

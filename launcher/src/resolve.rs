@@ -9,13 +9,13 @@ mod gpu_share;
 mod gpus;
 mod identity;
 mod job_master;
-mod meeting;
 mod nodes;
 mod nproc;
 mod output;
 pub(crate) mod ports;
 mod rdzv_conf;
 pub(crate) mod redirects;
+mod rendezvous;
 mod shutdown;
 pub mod switchbox;
 
@@ -29,8 +29,8 @@ pub use self::checks::permille;
 pub use self::{
     checks::Checks,
     job_master::MasterPlan,
-    meeting::{Meeting, Serves},
     output::EventLog,
+    rendezvous::{Rendezvous, ServeMaster},
 };
 use crate::{
     accelerators::Devices,
@@ -41,7 +41,7 @@ use crate::{
     invalid::Invalid,
     numa,
     options::{Flag, Kind, OPTIONS},
-    resolve::{identity::Identity, meeting::Rendezvous},
+    resolve::{identity::Identity, rendezvous::ResolvedRendezvous},
     token_in_environment,
 };
 
@@ -51,7 +51,7 @@ pub struct LaunchPlan {
     /// The configuration of the agent.
     pub agent: AgentConfig,
     /// Where the job's master is.
-    pub meeting: Meeting,
+    pub rendezvous: Rendezvous,
     /// The job's master.
     pub master: MasterPlan,
     /// `--local-addr`, MASTER_ADDR of a job of this node alone.
@@ -86,14 +86,15 @@ pub(crate) fn resolve(
     }
     let nodes = nodes::resolve(&cli, environment, host, &devices, &mut notices)?;
     let checks = checks::resolve(&cli, &nodes, environment, host, &mut notices)?;
-    let Rendezvous { meeting, serves, mut terms } =
-        meeting::resolve(&cli, &nodes, environment, host, &mut notices)?;
+    let ResolvedRendezvous { rendezvous, serve_master, mut terms } =
+        rendezvous::resolve(&cli, &nodes, environment, host, &mut notices)?;
     terms.check.clone_from(&checks.terms);
     let Identity { node_rank, address, node_ip, attributes } =
-        identity::resolve(&cli, environment, &devices, &meeting)?;
+        identity::resolve(&cli, environment, &devices, &rendezvous)?;
     let secret = NodeSecret::new(&host.fresh_id());
     let node_id = secret.node_id();
-    let master = job_master::resolve(&cli, environment, host, (&meeting, serves), nodes.max, &node_id)?;
+    let master =
+        job_master::resolve(&cli, environment, host, (&rendezvous, serve_master), nodes.max, &node_id)?;
     let max_restarts = at_least_zero(&cli, Flag::MaxRestarts, "max_restarts must be >= 0")?.unwrap_or(0);
     let logs = output::resolve(&cli, environment, host, nodes.local_world_size, &mut notices)?;
     let event_log = output::event_log(&cli)?;
@@ -131,11 +132,11 @@ pub(crate) fn resolve(
     }
 
     let shares_store = environment.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE").is_none_or(|value| value != "1");
-    let master_port = match meeting {
+    let master_port = match rendezvous {
         // torchrun shares the store of a static rendezvous whatever the variable is.
-        Meeting::Static(_) => MasterPort::Served,
+        Rendezvous::Static(_) => MasterPort::Served,
         _ if shares_store => MasterPort::Served,
-        Meeting::Loopback | Meeting::C10d(_) | Meeting::Master(_) => MasterPort::LeftToRankZero,
+        Rendezvous::Loopback | Rendezvous::C10d(_) | Rendezvous::Master(_) => MasterPort::LeftToRankZero,
     };
     // An empty HIP_VISIBLE_DEVICES is ignored, as above.
     let visible = environment
@@ -187,7 +188,7 @@ pub(crate) fn resolve(
             env: EnvConfig { inherited, virtual_local_rank, signals_to_handle },
             cpus,
         },
-        meeting,
+        rendezvous,
         master,
         local_addr,
         notices,

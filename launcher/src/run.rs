@@ -22,9 +22,9 @@ use tokio::time::timeout;
 use crate::{
     activity,
     events::EventLog,
-    failure::{self, Asked, exit_code},
-    meet::{MeetError, Met, meet},
+    failure::{self, RunSettings, exit_code},
     open_files,
+    rendezvous::{RendezvousError, RendezvousSetup, set_up},
     resolve::{self, LaunchPlan},
     telemetry,
 };
@@ -50,9 +50,9 @@ pub enum RunError {
     /// The launcher's own output.
     #[error("cannot use standard output and standard error")]
     Console(#[source] io::Error),
-    /// The meeting.
+    /// The rendezvous.
     #[error(transparent)]
-    Meet(#[from] MeetError),
+    Rendezvous(#[from] RendezvousError),
     /// The log folder.
     #[error(transparent)]
     Logs(#[from] LogError),
@@ -82,9 +82,9 @@ pub fn run(mut plan: LaunchPlan) -> ExitCode {
         Err(error) => {
             let message = format!("dlrover-run: error: {}", chain(&error));
             if let Err(error) = failure::record_own(&message, own_error_file.as_deref()) {
-                console.say(format!("dlrover-run: {}", chain(&error)));
+                console.print(format!("dlrover-run: {}", chain(&error)));
             }
-            console.say(message);
+            console.print(message);
             failure::FAILED
         }
     };
@@ -105,7 +105,7 @@ fn start(
     swept: &Swept,
 ) -> Result<u8, RunError> {
     for notice in &plan.notices {
-        console.say(format!("dlrover-run: {notice}"));
+        console.print(format!("dlrover-run: {notice}"));
     }
     telemetry::start(console, &plan.agent.env.inherited);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -113,9 +113,9 @@ fn start(
         .thread_stack_size(512 << 10)
         .build()
         .map_err(RunError::Runtime)?;
-    let (propagate, meeting) = (plan.propagate_exit_code, plan.meeting.clone());
+    let (propagate, rendezvous) = (plan.propagate_exit_code, plan.rendezvous.clone());
     let AgentConfig { command, max_restarts, .. } = &plan.agent;
-    let asked = Asked {
+    let settings = RunSettings {
         title: command.title.clone(),
         program: command.argv.first().map(|it| it.to_string_lossy().into_owned()).unwrap_or_default(),
         max_restarts: *max_restarts,
@@ -130,17 +130,17 @@ fn start(
     }
     // What still runs is a log folder that hangs; it must not hold the end.
     runtime.shutdown_background();
-    if let Some(mut message) = failure::message(&report, &asked, &meeting) {
+    if let Some(mut message) = failure::message(&report, &settings, &rendezvous) {
         for loss in console.losses() {
             message.push_str(&format!("  lost output: {loss}\n"));
         }
         let copied = failure::copy_root_cause(&report, &message, own_error_file.as_deref());
-        console.say(message);
+        console.print(message);
         if let Err(error) = copied {
-            console.say(format!("dlrover-run: {}", chain(&error)));
+            console.print(format!("dlrover-run: {}", chain(&error)));
         }
     }
-    Ok(exit_code(&report, propagate, &meeting))
+    Ok(exit_code(&report, propagate, &rendezvous))
 }
 
 fn event_log(plan: &LaunchPlan, console: &Console) -> Option<Rc<RefCell<EventLog>>> {
@@ -149,7 +149,7 @@ fn event_log(plan: &LaunchPlan, console: &Console) -> Option<Rc<RefCell<EventLog
     match plan.event_log {
         resolve::EventLog::Null => None,
         resolve::EventLog::Console => {
-            let log = EventLog::new(console.clone(), &run_id.0, role, plan.meeting.backend(), &program);
+            let log = EventLog::new(console.clone(), &run_id.0, role, plan.rendezvous.backend(), &program);
             Some(Rc::new(RefCell::new(log)))
         }
     }
@@ -191,7 +191,7 @@ fn start_sweep(console: Console) -> threads::Receiver<()> {
                 0 => String::new(),
                 others => format!(" and {others} more"),
             };
-            console.say(format!(
+            console.print(format!(
                 "dlrover-run: killed pid {} ({}){others}, left behind by a dead launcher",
                 first.pid, first.name
             ));
@@ -211,7 +211,7 @@ async fn meet_and_run(
     is_met: Rc<Cell<bool>>,
 ) -> Result<Report, RunError> {
     let logs = Logs::new(plan.agent.logs.clone(), &plan.agent.run_id.0, &plan.agent.role, console.clone())?;
-    let Met { master, store, embedded, writes } = meet(&mut plan, &console).await?;
+    let RendezvousSetup { master, store, embedded, writes } = set_up(&mut plan, &console).await?;
     let can_come_back = plan.master.policy.host.is_none();
     let config = plan.agent;
     let parts = Parts { config, launcher_id, guard, master, store, console: console.clone(), logs, observer };
@@ -229,10 +229,10 @@ async fn meet_and_run(
             report = &mut agent => break report?,
             error = embedded.failed() => {
                 if !is_met.get() {
-                    return Err(MeetError::from(error).into());
+                    return Err(RendezvousError::from(error).into());
                 }
                 // The workers continue, and the agent reconnects.
-                console.say(format!("dlrover-run: {}", chain(&error)));
+                console.print(format!("dlrover-run: {}", chain(&error)));
             }
         }
     };

@@ -13,7 +13,7 @@ struct ConsoleWriter(Console);
 
 impl std::io::Write for ConsoleWriter {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.say(bytes);
+        self.0.print(bytes);
         Ok(bytes.len())
     }
 

@@ -130,7 +130,7 @@ impl Host for FakeHost {
         Ok((!self.taken.contains(id)).then(GpuLock::imagined))
     }
 
-    fn gpu_turn(&self, _env: Environment<'_>) -> Option<GpuLock> {
+    fn lock_gpu_choice(&self, _env: Environment<'_>) -> Option<GpuLock> {
         None
     }
 }

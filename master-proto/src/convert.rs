@@ -69,7 +69,7 @@ pub const MAX_WORKERS: u32 = 65_536;
 pub const MAX_NODES: u32 = 65_536;
 
 /// The highest round that a node may name. Rounds grow by one at each restart of a job, so no job reaches it, even after
-/// a node has made one up: a job accepts only half of them (`hear_of_round`).
+/// a node has made one up: a job accepts only half of them (`learn_round`).
 const MAX_ROUND: u32 = 1 << 31;
 
 /// Length of a name, address or id, in bytes. A host name has at most 253.

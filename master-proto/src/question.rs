@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! question  "DLQ" version | round (u32, big endian) | nonce (16) | HMAC (32)
-//! answer    1 lost, 2 hears, 3 moved on | HMAC (32)
+//! answer    1 lost, 2 connected, 3 moved on | HMAC (32)
 //! ```
 
 use ring::hmac;
@@ -75,7 +75,7 @@ impl Key {
     pub fn answer(&self, question: &Question, answer: Answer) -> Vec<u8> {
         let code = match answer {
             Answer::Lost => 1,
-            Answer::Hears => 2,
+            Answer::Connected => 2,
             Answer::MovedOn => 3,
         };
         let mut bytes = vec![code];
@@ -90,7 +90,7 @@ impl Key {
         hmac::verify(&self.0, &question.signed(*code), tag).ok()?;
         match code {
             1 => Some(Answer::Lost),
-            2 => Some(Answer::Hears),
+            2 => Some(Answer::Connected),
             3 => Some(Answer::MovedOn),
             _ => None,
         }
@@ -127,7 +127,7 @@ mod tests {
             let question = question("a");
             let bytes: [u8; QUESTION] = key.ask(&question).try_into().unwrap();
             assert_eq!(key.asked(&question.of, &bytes).unwrap(), question);
-            for answer in [Answer::Lost, Answer::Hears, Answer::MovedOn] {
+            for answer in [Answer::Lost, Answer::Connected, Answer::MovedOn] {
                 let bytes: [u8; ANSWER] = key.answer(&question, answer).try_into().unwrap();
                 assert_eq!(key.answered(&question, &bytes), Some(answer));
             }
@@ -146,7 +146,7 @@ mod tests {
             wrong[at] ^= 1;
             assert!(key.asked(&question.of, &wrong).is_none(), "byte {at}");
         }
-        let bytes: [u8; ANSWER] = key.answer(&question, Answer::Hears).try_into().unwrap();
+        let bytes: [u8; ANSWER] = key.answer(&question, Answer::Connected).try_into().unwrap();
         assert!(other.answered(&question, &bytes).is_none());
         for at in 0..ANSWER {
             let mut wrong = bytes;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! command -> decide -> journal ----------.
-//!               `-> pending turns (FIFO) -+-> durable: streams, replies
+//!               `-> pending outputs (FIFO) -+-> durable: streams, replies
 //! ```
 
 use std::{
@@ -18,7 +18,7 @@ use master_proto::pb;
 use rules::{
     Moment, NodeId, Round,
     job::{Effect, Event},
-    job_master::{Input, JobMaster, Turn},
+    job_master::{Input, JobMaster, Output},
     topology::Topology,
     verdict::JobVerdict,
 };
@@ -31,15 +31,15 @@ use tracing::debug;
 use crate::{
     admission::Ended,
     journal::{JournalError, crash_point},
+    loaded_job::{Clock, LoadedJob, Record},
     log::Log,
-    memory::{Clock, Memory, Record},
     streams::{MAX_SUBSCRIBERS, Opened, QueuedMessage, Streams},
     taint_publisher::{TaintConfig, TaintPublisher},
     topology,
 };
 
-/// Turns that may wait for a slow disk before callers are held back.
-const PENDING_TURNS: usize = 16_384;
+/// Outputs that may wait for a slow disk before callers are held back.
+const PENDING_OUTPUTS: usize = 16_384;
 
 /// Why a call is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,10 +101,10 @@ enum StreamChange {
 
 /// What follows once the journal is durable up to `lsn`.
 #[derive(Debug)]
-struct PendingTurn {
+struct PendingOutput {
     lsn: u64,
     change: Option<StreamChange>,
-    turn: Turn,
+    output: Output,
     answer: Option<(Reply, Caller)>,
 }
 
@@ -120,7 +120,7 @@ pub(crate) struct JobLoop {
     /// Nodes whose last stream has ended, and whose connection may be open.
     ending: BTreeMap<NodeId, u64>,
     streams: Streams,
-    pending_turns: VecDeque<PendingTurn>,
+    pending_outputs: VecDeque<PendingOutput>,
     /// The last log sequence number.
     lsn: u64,
     topology: topology::Reader,
@@ -130,7 +130,7 @@ pub(crate) struct JobLoop {
 impl JobLoop {
     /// Creates the owner of a job; `to` is the other end of `inbox`.
     pub(crate) fn new(
-        Memory { master, first, clock, epoch, record }: Memory,
+        LoadedJob { master, first, clock, epoch, record }: LoadedJob,
         topology_file: Option<PathBuf>,
         taints: TaintConfig,
         log: Log,
@@ -146,7 +146,7 @@ impl JobLoop {
             ending: BTreeMap::new(),
             taints: TaintPublisher::start(taints, Arc::clone(&log)),
             streams: Streams::new(epoch, log),
-            pending_turns: VecDeque::new(),
+            pending_outputs: VecDeque::new(),
             lsn: 0,
             topology: topology::Reader::new(topology_file, to),
         };
@@ -171,7 +171,7 @@ impl JobLoop {
             tokio::select! {
                 progress = self.record.progress() => durable = progress?,
                 () = deadline => self.decide(Input::Deadline, None, None),
-                command = self.inbox.recv(), if self.pending_turns.len() < PENDING_TURNS => match command {
+                command = self.inbox.recv(), if self.pending_outputs.len() < PENDING_OUTPUTS => match command {
                     Some(command) => self.on_command(command),
                     // The server is gone, and with it all callers. This future is dropped.
                     None => future::pending().await,
@@ -212,7 +212,7 @@ impl JobLoop {
                     self.decide(Input::Event(Event::LinkBroken { node: node.clone() }), change, None);
                     self.connection_ended(node, ended);
                 } else {
-                    self.enqueue(self.clock.now(), Turn::default(), change, None);
+                    self.enqueue(self.clock.now(), Output::default(), change, None);
                 }
             }
             Command::Ended { node, session, ended } => {
@@ -263,10 +263,10 @@ impl JobLoop {
             Input::Event(event) => event.speaker().cloned(),
             Input::Beat { .. } | Input::HungUp { .. } | Input::Reset { .. } | Input::Deadline => None,
         };
-        let turn = self.master.handle(now, input);
+        let output = self.master.handle(now, input);
         let is_member = speaker.is_some_and(|node| self.master.job().knows(&node));
         let caller = if is_member { Caller::Member } else { Caller::Unknown };
-        self.enqueue(now, turn, change, answer.map(|answer| (answer, caller)));
+        self.enqueue(now, output, change, answer.map(|answer| (answer, caller)));
     }
 
     fn connection_ended(&mut self, node: NodeId, ended: Option<Ended>) {
@@ -281,31 +281,31 @@ impl JobLoop {
     fn enqueue(
         &mut self,
         now: Moment,
-        mut turn: Turn,
+        mut output: Output,
         change: Option<StreamChange>,
         answer: Option<(Reply, Caller)>,
     ) {
-        for effect in &turn.effects {
+        for effect in &output.effects {
             if let Effect::HangUp { node } = effect
                 && let Some(session) = self.subscribed.remove(node)
             {
                 self.ending.insert(node.clone(), session);
             }
         }
-        let events = std::mem::take(&mut turn.journal);
+        let events = std::mem::take(&mut output.journal);
         if !events.is_empty() {
             self.lsn = self.record.write(now, events);
             self.record.compact(now, self.master.job());
         }
-        let is_nothing = turn == Turn::default() && change.is_none() && answer.is_none();
+        let is_nothing = output == Output::default() && change.is_none() && answer.is_none();
         if !is_nothing {
-            self.pending_turns.push_back(PendingTurn { lsn: self.lsn, change, turn, answer });
+            self.pending_outputs.push_back(PendingOutput { lsn: self.lsn, change, output, answer });
         }
     }
 
     fn flush_durable(&mut self, durable: u64) -> Option<JobVerdict> {
-        while let Some(PendingTurn { change, turn, answer, .. }) =
-            self.pending_turns.pop_front_if(|pending| pending.lsn <= durable)
+        while let Some(PendingOutput { change, output, answer, .. }) =
+            self.pending_outputs.pop_front_if(|pending| pending.lsn <= durable)
         {
             match change {
                 Some(StreamChange::Opened(opened)) => self.streams.open(opened),
@@ -313,7 +313,7 @@ impl JobLoop {
                 None => {}
             }
             crash_point("before-effects");
-            for effect in turn.effects {
+            for effect in output.effects {
                 debug!(?effect, "effect");
                 if effect == Effect::ReadTopology {
                     self.topology.read();
@@ -328,7 +328,7 @@ impl JobLoop {
                     return Some(verdict);
                 }
             }
-            if let Some((pending, nodes)) = turn.pending {
+            if let Some((pending, nodes)) = output.pending {
                 self.streams.send_pending(pending, nodes);
             }
             crash_point("after-effects");

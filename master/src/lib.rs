@@ -9,8 +9,8 @@ mod admission;
 mod file_replacement;
 mod job_loop;
 mod journal;
+mod loaded_job;
 mod log;
-mod memory;
 pub mod peer_limit;
 mod service;
 mod streams;
@@ -132,7 +132,7 @@ pub fn check_taint_report(path: &std::path::Path) -> Result<(), TaintFileError> 
 /// A master that has read its journal and its certificates, and does not serve yet.
 #[derive(Debug)]
 pub struct Prepared {
-    found: memory::Found,
+    found: loaded_job::Found,
     tls: Option<ServerTlsConfig>,
     timeout: Timeout,
     topology_file: Option<PathBuf>,
@@ -161,7 +161,7 @@ pub fn prepare(config: MasterConfig) -> Result<Prepared, MasterError> {
     let MasterConfig { policy, timeout, state_dir, topology_file, taints, trust, log } = config;
     let Trust { token, tls } = trust;
     let tls = tls::of(&tls)?;
-    let found = memory::Memory::open(state_dir.as_deref(), policy, timeout, &log)?;
+    let found = loaded_job::LoadedJob::load(state_dir.as_deref(), policy, timeout, &log)?;
     Ok(Prepared { found, tls, timeout, topology_file, taints, token, log: LogTo(log) })
 }
 
@@ -186,9 +186,9 @@ impl Prepared {
         connections: impl Stream<Item = io::Result<TcpStream>> + Send + 'static,
     ) -> Result<Over, MasterError> {
         let Self { found, tls, timeout, topology_file, taints, token, log: LogTo(log) } = self;
-        let memory = match found {
-            memory::Found::Job(memory) => *memory,
-            memory::Found::Over { verdict, record } => {
+        let loaded_job = match found {
+            loaded_job::Found::Job(loaded_job) => *loaded_job,
+            loaded_job::Found::Over { verdict, record } => {
                 return Ok(Over { verdict, server: None, record: *record, taints: None, log: LogTo(log) });
             }
         };
@@ -212,7 +212,8 @@ impl Prepared {
             let _over = is_over.await;
         });
         let mut server: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(server);
-        let mut job = JobLoop::new(memory, topology_file, taints, log.clone(), inbox, commands.downgrade());
+        let mut job =
+            JobLoop::new(loaded_job, topology_file, taints, log.clone(), inbox, commands.downgrade());
         drop(commands);
         let verdict = tokio::select! {
             verdict = job.run() => verdict?,
@@ -234,7 +235,7 @@ impl Prepared {
 pub struct Over {
     verdict: JobVerdict,
     server: Option<Closing>,
-    record: memory::Record,
+    record: loaded_job::Record,
     taints: Option<TaintPublisher>,
     log: LogTo,
 }

@@ -63,19 +63,19 @@ pub const LAST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How a probe's process is started.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Helper {
+pub struct ProbeProgram {
     /// A program whose `main` calls [`run_if_probe`] first.
-    pub program: PathBuf,
+    pub path: PathBuf,
     /// The launcher's id (`DLROVER_LAUNCHER_ID`), by which a later launcher finds leftovers.
     pub launcher_id: Option<String>,
     /// Variables that are added to the inherited ones: for example which accelerators it may use.
     pub variables: Vec<(OsString, OsString)>,
 }
 
-impl Default for Helper {
+impl Default for ProbeProgram {
     /// This program, without an id.
     fn default() -> Self {
-        Self { program: PathBuf::from("/proc/self/exe"), launcher_id: None, variables: Vec::new() }
+        Self { path: PathBuf::from("/proc/self/exe"), launcher_id: None, variables: Vec::new() }
     }
 }
 

@@ -14,7 +14,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use rules::failure::Survivor;
+use rules::failure::UnkillableProcess;
 
 /// Room for the first 22 fields of `/proc/<pid>/stat`.
 const STAT_BYTES: usize = 1024;
@@ -166,11 +166,11 @@ pub fn kill_until_gone<P: IntoIterator<Item = Process>>(
 
 /// Describes the processes that survived SIGKILL.
 #[must_use]
-pub fn survivors(processes: Vec<Process>) -> Vec<Survivor> {
+pub fn unkillable(processes: Vec<Process>) -> Vec<UnkillableProcess> {
     processes
         .into_iter()
         .filter(Process::is_alive)
-        .map(|process| Survivor {
+        .map(|process| UnkillableProcess {
             pid: process.pid,
             wait_channel: fs::read_to_string(format!("/proc/{}/wchan", process.pid)).unwrap_or_default(),
             name: process.name,

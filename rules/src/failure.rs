@@ -87,7 +87,7 @@ pub fn root_cause(failures: &[WorkerFailure]) -> usize {
 
 /// A process that could not be killed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Survivor {
+pub struct UnkillableProcess {
     pub pid: i32,
     pub name: String,
     /// Its state letter in `/proc/<pid>/stat`; `D` waits inside the kernel and cannot be killed.
@@ -96,7 +96,7 @@ pub struct Survivor {
     pub wait_channel: String,
 }
 
-impl fmt::Display for Survivor {
+impl fmt::Display for UnkillableProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "pid {} ({}), state {}", self.pid, self.name, self.state)?;
         if !self.wait_channel.is_empty() && self.wait_channel != "0" {

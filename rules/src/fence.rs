@@ -26,7 +26,7 @@ use crate::{
 use diagnosis::moment::Moment;
 
 /// The most jurors of a round. Any two majorities of one jury share a juror, so it need not be all nodes.
-pub const MOST_JURORS: usize = 31;
+pub const MAX_JURORS: usize = 31;
 
 /// How long killing the workers may take; less where the lease is shorter than four times that.
 const KILL: Duration = Duration::from_secs(2);
@@ -68,7 +68,7 @@ impl FenceTerms {
     pub fn of(lease: Duration, members: &[Member], is_master_within: bool) -> Self {
         let is_local_job = members.iter().all(|member| is_loopback(&member.address));
         let able: Vec<&Member> = members.iter().filter(|member| member.question_port > 0).collect();
-        let jurors = able.len().min(MOST_JURORS);
+        let jurors = able.len().min(MAX_JURORS);
         // Spread over the ranks: neighbours fail together.
         let jury =
             (0..jurors).filter_map(|index| able.get(index * able.len() / jurors)).map(|member| Juror {
@@ -80,20 +80,20 @@ impl FenceTerms {
     }
 }
 
-/// What other nodes may ask about a node.
+/// The state from which a node answers the others of its round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Standpoint {
+pub struct JurorState {
     /// The last round that is over for it: it was assigned to a later one.
     pub over: Option<Round>,
 }
 
-impl Standpoint {
-    /// Returns the answer for a round. `hears`: a stream to the master is open, and the master answers on it.
+impl JurorState {
+    /// Returns the answer for a round. `has_master`: a stream to the master is open, and the master answers on it.
     #[must_use]
-    pub fn answer(self, hears: bool, round: Round) -> Answer {
+    pub fn answer(self, has_master: bool, round: Round) -> Answer {
         match self.over {
             Some(over) if round <= over => Answer::MovedOn,
-            _ if hears => Answer::Hears,
+            _ if has_master => Answer::Connected,
             _ => Answer::Lost,
         }
     }
@@ -114,7 +114,7 @@ pub enum Answer {
     /// It takes part in the round and has lost the master.
     Lost,
     /// It takes part in the round and has the master.
-    Hears,
+    Connected,
     /// It has left the round: the master has called it to another one.
     MovedOn,
 }
@@ -166,14 +166,14 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// Starts a lease. `heard` is the time at which the last message was sent that the master has answered.
+    /// Starts a lease. `last_answered` is the time at which the last message was sent that the master has answered.
     #[must_use]
-    pub fn new(heard: Moment, lease: Duration, jurors: u32, is_juror: bool) -> Self {
-        Self { lease, jurors, is_juror, granted: heard, next: heard + lease / 3, asked: None }
+    pub fn new(last_answered: Moment, lease: Duration, jurors: u32, is_juror: bool) -> Self {
+        Self { lease, jurors, is_juror, granted: last_answered, next: last_answered + lease / 3, asked: None }
     }
 
     /// The master has answered a message that was sent then.
-    pub fn heard(&mut self, sent: Moment) {
+    pub fn renew(&mut self, sent: Moment) {
         if self.granted <= sent {
             self.granted = sent;
             self.next = sent + self.lease / 3;
@@ -250,7 +250,7 @@ mod tests {
     fn while_the_master_answers_nothing_is_asked() {
         let mut fence = Fence::new(Moment::START, LEASE, 4, true);
         for second in 1..100 {
-            fence.heard(at(second));
+            fence.renew(at(second));
             assert_eq!((fence.due(at(second + 1)), fence.deadline()), (None, at(second + 4)));
         }
     }
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn one_juror_with_the_master_outweighs_all_others() {
-        for answer in [Answer::Hears, Answer::MovedOn] {
+        for answer in [Answer::Connected, Answer::MovedOn] {
             let mut fence = asked(5);
             assert_eq!(fence.answered(&[LOST, LOST, answer, LOST], false), Some(Finding::CutOff));
             assert_eq!(fence.due(at(10)), Some(Step::Kill));
@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn answers_of_an_earlier_life_count_for_nothing() {
         let mut fence = asked(3);
-        fence.heard(at(5));
+        fence.renew(at(5));
         assert_eq!(fence.answered(&[LOST, LOST], false), Some(Finding::MasterDead { lost: 3, of: 3 }));
         assert_eq!(fence.answered(&[LOST, LOST], false), None, "asked once");
         // From the later of the two.

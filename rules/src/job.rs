@@ -17,7 +17,8 @@
 //! Every message of a node may come twice, or late, or in a state that has moved on. The sender is identified by its
 //! [`NodeId`], one run of a launcher, and the subject by a round.
 
-mod absences;
+mod absent_nodes;
+mod check_history;
 mod checking;
 mod event;
 mod gathering;
@@ -26,7 +27,6 @@ mod leaving;
 mod measuring;
 mod parties;
 mod restoring;
-mod sightings;
 #[cfg(test)]
 mod tests;
 
@@ -40,11 +40,11 @@ use serde::{Deserialize, Serialize};
 
 pub use self::event::{Claim, Effect, Event, Log, NodeEnd, OnGiveUp, Policy, Refusal, Regroup, WorkersState};
 use self::{
-    absences::Absences,
+    absent_nodes::AbsentNodes,
+    check_history::CheckHistory,
     checking::{Checking, LastCheck},
     measuring::Measuring,
     parties::OtherJobs,
-    sightings::Sightings,
 };
 use crate::{
     ids::{NodeId, NodeRank, Round, RunId},
@@ -167,10 +167,10 @@ pub struct Job {
     last_check: Option<LastCheck>,
     /// The excluded nodes, with the reason until they have acknowledged it.
     excluded: BTreeMap<NodeId, Exclusion>,
-    sightings: Sightings,
+    check_history: CheckHistory,
     /// Nodes of another job, while it is not settled which of the two this master serves.
     other_jobs: OtherJobs,
-    absences: Absences,
+    absent_nodes: AbsentNodes,
     /// Rounds that nodes were in and this master does not know: its state is older than the job.
     unknown: Option<RangeInclusive<Round>>,
     phase: Phase,
@@ -198,9 +198,9 @@ impl Job {
             checks: 0,
             last_check: None,
             excluded: BTreeMap::new(),
-            sightings: Sightings::default(),
+            check_history: CheckHistory::default(),
             other_jobs: OtherJobs::default(),
-            absences: Absences::default(),
+            absent_nodes: AbsentNodes::default(),
             unknown: None,
             phase: Phase::Gathering {
                 since: None,

@@ -6,12 +6,12 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
+    contacts::{Contacts, MayRun},
     fence::question_timeout,
     ids::{NodeId, Round},
     job::{Effect, Event, Job, NodeEnd, Policy},
     liveness::{Liveness, Timeout},
     pending::Pending,
-    presence::{MayRun, Presence},
 };
 use diagnosis::moment::Moment;
 
@@ -49,7 +49,7 @@ pub enum Input {
 /// The result of one input.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[must_use = "an effect not carried out leaves the nodes and this state apart"]
-pub struct Turn {
+pub struct Output {
     /// The events of the job, in order: the journal's records. To be durable before any effect is carried out.
     pub journal: Vec<Event>,
     /// What to do, in this order.
@@ -60,9 +60,9 @@ pub struct Turn {
 
 /// When waiting nodes get progress messages.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Board {
-    told: Option<(Pending, BTreeSet<NodeId>)>,
-    sent_at: Option<Moment>,
+struct ProgressSchedule {
+    sent: Option<(Pending, BTreeSet<NodeId>)>,
+    last_sent: Option<Moment>,
     due: Option<Moment>,
 }
 
@@ -71,10 +71,10 @@ struct Board {
 pub struct JobMaster {
     job: Job,
     liveness: Liveness,
-    presence: Presence,
+    contacts: Contacts,
     /// When to decide again whether lost nodes still have workers.
-    look_at: Option<Moment>,
-    board: Board,
+    next_look: Option<Moment>,
+    progress: ProgressSchedule,
 }
 
 impl JobMaster {
@@ -85,19 +85,25 @@ impl JobMaster {
     }
 
     /// A master that was restarted with the job from the journal. All nodes get the grace period to come back,
-    /// counted from `now`. The turn's journal must be written as any other.
-    pub fn restored(job: Job, timeout: Timeout, now: Moment) -> (Self, Turn) {
+    /// counted from `now`. The output's journal must be written as any other.
+    pub fn restored(job: Job, timeout: Timeout, now: Moment) -> (Self, Output) {
         let mut liveness = Liveness::new(timeout);
         liveness.all_disconnected(now, job.nodes());
         let mut master = Self::of(job, liveness);
-        let mut turn = Turn::default();
-        master.tell(now, Event::Restarted, &mut turn);
-        master.look(now, &mut turn);
-        (master, turn)
+        let mut output = Output::default();
+        master.apply(now, Event::Restarted, &mut output);
+        master.find_ended_workers(now, &mut output);
+        (master, output)
     }
 
     fn of(job: Job, liveness: Liveness) -> Self {
-        Self { job, liveness, presence: Presence::default(), look_at: None, board: Board::default() }
+        Self {
+            job,
+            liveness,
+            contacts: Contacts::default(),
+            next_look: None,
+            progress: ProgressSchedule::default(),
+        }
     }
 
     #[must_use]
@@ -123,90 +129,90 @@ impl JobMaster {
     /// When to call [`Self::handle`] with [`Input::Deadline`], if nothing else happens first.
     #[must_use]
     pub fn deadline(&self) -> Option<Moment> {
-        let due = [self.job.deadline(), self.liveness.deadline(), self.board.due, self.look_at];
+        let due = [self.job.deadline(), self.liveness.deadline(), self.progress.due, self.next_look];
         due.into_iter().flatten().min()
     }
 
     /// Handles `input` and returns what to do.
-    pub fn handle(&mut self, now: Moment, input: Input) -> Turn {
-        let mut turn = Turn::default();
+    pub fn handle(&mut self, now: Moment, input: Input) -> Output {
+        let mut output = Output::default();
         if self.liveness.deadline().is_some_and(|due| due + STOOD_STILL < now) {
-            self.liveness.unheard_until(now);
+            self.liveness.stalled_until(now);
         }
         match input {
             Input::Beat { node, taken_round } => {
-                self.liveness.heard(now, &node);
+                self.liveness.message_received(now, &node);
                 match taken_round {
                     // Its heartbeat is an extra one, and has waited for no answer.
-                    Some(_) => self.presence.heard(now, &node),
-                    None => self.presence.beat(now, &node),
+                    Some(_) => self.contacts.message_received(now, &node),
+                    None => self.contacts.heartbeat_received(now, &node),
                 }
                 if let Some(round) = taken_round.filter(|round| self.job.is_assignment_untaken(&node, *round))
                 {
-                    self.tell(now, Event::AssignmentTaken { node, round }, &mut turn);
+                    self.apply(now, Event::AssignmentTaken { node, round }, &mut output);
                 } else if !self.job.has_absent() {
-                    return turn;
+                    return output;
                 }
             }
-            Input::HungUp { node } => self.presence.broken(now, &node, true),
-            Input::Reset { node } => self.presence.reset(now, &node),
-            Input::Event(event) => self.tell(now, event, &mut turn),
+            Input::HungUp { node } => self.contacts.disconnected(now, &node, true),
+            Input::Reset { node } => self.contacts.stream_reset(now, &node),
+            Input::Event(event) => self.apply(now, event, &mut output),
             Input::Deadline => {
                 for (node, cause) in self.liveness.expired(now) {
-                    self.tell(now, Event::NodeLost { node, cause }, &mut turn);
+                    self.apply(now, Event::NodeLost { node, cause }, &mut output);
                 }
                 if self.job.deadline().is_some_and(|due| due <= now) {
-                    self.tell(now, Event::Deadline, &mut turn);
+                    self.apply(now, Event::Deadline, &mut output);
                 }
             }
         }
-        self.look(now, &mut turn);
-        self.post(now, &mut turn);
-        turn
+        self.find_ended_workers(now, &mut output);
+        self.send_progress(now, &mut output);
+        output
     }
 
-    /// Decides which of the lost nodes have no workers any more, by when they and others were heard.
-    fn look(&mut self, now: Moment, turn: &mut Turn) {
-        self.look_at = None;
+    /// Decides which of the lost nodes have no workers any more, from the last messages of those and others.
+    fn find_ended_workers(&mut self, now: Moment, output: &mut Output) {
+        self.next_look = None;
         let mut gone = BTreeSet::new();
         for (node, away, terms) in self.job.absent() {
-            match self.presence.may_run(now, node, away, terms) {
+            match self.contacts.may_run(now, node, away, terms) {
                 MayRun::No => {
                     gone.insert(node.clone());
                 }
-                MayRun::Until(due) => self.look_at = Some(self.look_at.map_or(due, |at| at.min(due))),
+                MayRun::Until(due) => self.next_look = Some(self.next_look.map_or(due, |at| at.min(due))),
                 MayRun::AsLongAsOthersAreAway => {}
             }
         }
         if !gone.is_empty() {
-            self.tell(now, Event::WorkersGone { nodes: gone }, turn);
+            self.apply(now, Event::WorkersGone { nodes: gone }, output);
         }
     }
 
-    fn tell(&mut self, now: Moment, event: Event, turn: &mut Turn) {
+    fn apply(&mut self, now: Moment, event: Event, output: &mut Output) {
         match &event {
             Event::Subscribed { node } => {
                 self.liveness.connected(now, node);
-                self.presence.subscribed(now, node);
+                self.contacts.subscribed(now, node);
             }
             Event::LinkBroken { node } => {
-                self.presence.broken(now, node, false);
+                self.contacts.disconnected(now, node, false);
                 if self.job.knows(node) {
                     self.liveness.disconnected(now, node);
                 } else {
                     self.liveness.forget(node);
                     if !self.job.is_watched(node) {
-                        self.presence.forget(node);
+                        self.contacts.forget(node);
                     }
                 }
             }
             other => {
                 if let Some(node) = other.speaker() {
-                    self.liveness.heard(now, node);
-                    self.presence.heard(now, node);
+                    self.liveness.message_received(now, node);
+                    self.contacts.message_received(now, node);
                 }
                 if let Event::NodeEnded { node, end: NodeEnd::Left { .. } | NodeEnd::Failed { .. } } = other {
-                    self.presence.leaves(node);
+                    self.contacts.leave_announced(node);
                 }
             }
         }
@@ -215,7 +221,7 @@ impl JobMaster {
             if let Effect::Forget { node } | Effect::HangUp { node } | Effect::Refuse { node, .. } = effect {
                 self.liveness.forget(node);
                 if !self.job.is_watched(node) && !self.job.knows(node) {
-                    self.presence.forget(node);
+                    self.contacts.forget(node);
                 }
             }
         }
@@ -223,51 +229,51 @@ impl JobMaster {
             Event::Joined(request) | Event::Resumed { request, .. } => Some(request.node_id.clone()),
             _ => None,
         };
-        turn.journal.push(event);
-        turn.effects.extend(effects);
+        output.journal.push(event);
+        output.effects.extend(effects);
         // Its stream broke before this message was read: nothing else would ever report that it is gone.
         if let Some(node) = ghost.filter(|node| self.job.knows(node) && !self.liveness.is_connected(node)) {
-            self.tell(now, Event::LinkBroken { node }, turn);
+            self.apply(now, Event::LinkBroken { node }, output);
         }
     }
 
     /// Sends waiting nodes what has changed, or that nothing has. What is cheap is done at each event, the rest when
     /// it is due: thousands may be waiting.
-    fn post(&mut self, now: Moment, turn: &mut Turn) {
+    fn send_progress(&mut self, now: Moment, output: &mut Output) {
         if !self.job.has_waiting() {
-            self.board = Board::default();
+            self.progress = ProgressSchedule::default();
             return;
         }
         let soon = now + TOGETHER;
         let due =
-            self.board.due.map_or(soon, |due| if turn.journal.is_empty() { due } else { due.min(soon) });
+            self.progress.due.map_or(soon, |due| if output.journal.is_empty() { due } else { due.min(soon) });
         if now < due {
-            self.board.due = Some(due);
+            self.progress.due = Some(due);
             return;
         }
         let Some((pending, waiting)) = self.job.pending(now) else {
-            self.board = Board::default();
+            self.progress = ProgressSchedule::default();
             return;
         };
-        let board = &self.board;
-        let is_news = board.told.as_ref().is_none_or(|(told, to)| !told.is_same(&pending) || to != waiting);
-        let again = board.sent_at.map_or(now, |told| told + EVERY);
-        if !is_news && now < again {
-            self.board.due = Some(again);
+        let progress = &self.progress;
+        let is_new = progress.sent.as_ref().is_none_or(|(sent, to)| !sent.is_same(&pending) || to != waiting);
+        let again = progress.last_sent.map_or(now, |sent| sent + EVERY);
+        if !is_new && now < again {
+            self.progress.due = Some(again);
             return;
         }
         // A spare is notified once.
         let mut to = waiting.clone();
         let is_spare = matches!(pending, Pending::Spare { .. });
-        if is_spare && let Some((Pending::Spare { .. }, told)) = &board.told {
-            to.retain(|node| !told.contains(node));
+        if is_spare && let Some((Pending::Spare { .. }, sent)) = &progress.sent {
+            to.retain(|node| !sent.contains(node));
         }
-        self.board = Board {
-            told: Some((pending.clone(), waiting.clone())),
-            sent_at: Some(now),
+        self.progress = ProgressSchedule {
+            sent: Some((pending.clone(), waiting.clone())),
+            last_sent: Some(now),
             due: (!is_spare).then(|| now + EVERY),
         };
-        turn.pending = (!to.is_empty()).then_some((pending, to));
+        output.pending = (!to.is_empty()).then_some((pending, to));
     }
 }
 

@@ -14,6 +14,7 @@
 
 pub mod check_order;
 pub mod check_terms;
+pub mod contacts;
 pub mod error_chain;
 pub mod failure;
 pub mod fence;
@@ -25,7 +26,6 @@ pub mod missing;
 pub mod node;
 pub mod notice;
 pub mod pending;
-pub mod presence;
 pub mod push;
 pub mod restart;
 pub mod signal_name;

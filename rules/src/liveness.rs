@@ -140,7 +140,7 @@ impl Liveness {
     }
 
     /// The node has sent a message.
-    pub fn heard(&mut self, now: Moment, node: &NodeId) {
+    pub fn message_received(&mut self, now: Moment, node: &NodeId) {
         if self.is_connected(node) {
             self.connected(now, node);
         }
@@ -167,8 +167,8 @@ impl Liveness {
         }
     }
 
-    /// No node could be heard until now: each gets the whole time again, as after a restart.
-    pub fn unheard_until(&mut self, now: Moment) {
+    /// Nothing was received until now, because the master itself stood still: each gets the whole time again, as after a restart.
+    pub fn stalled_until(&mut self, now: Moment) {
         let silence = self.silence();
         let grace = return_grace(self.timeout.reconnect_grace, self.count());
         self.due.clear();
@@ -247,7 +247,7 @@ mod tests {
             liveness.expired(Moment::at_secs(3)),
             [(id("a"), LossCause::Disconnected { grace: GRACE })]
         );
-        liveness.heard(Moment::at_secs(4), &id("b"));
+        liveness.message_received(Moment::at_secs(4), &id("b"));
         assert_eq!(liveness.expired(Moment::at_secs(18)), []);
         assert_eq!(
             liveness.expired(Moment::at_secs(19)),
@@ -292,7 +292,7 @@ mod tests {
             liveness.connected(Moment::START, &id(&node.to_string()));
         }
         assert_eq!(liveness.beat_interval(), Some(Duration::from_secs(5)));
-        liveness.heard(Moment::START, &id("7"));
+        liveness.message_received(Moment::START, &id("7"));
         assert_eq!(liveness.silence(), Some(Duration::from_secs(30)));
     }
 
@@ -301,7 +301,7 @@ mod tests {
         let mut liveness = liveness(Some(TIMEOUT));
         liveness.connected(Moment::START, &id("a"));
         liveness.forget(&id("a"));
-        liveness.heard(Moment::at_secs(1), &id("a"));
+        liveness.message_received(Moment::at_secs(1), &id("a"));
         assert_eq!(liveness.deadline(), None);
     }
 }

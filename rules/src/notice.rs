@@ -23,7 +23,7 @@ use diagnosis::{
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Notice {
     /// A worker failed and its peers are stopped.
-    WorkerFailed { failure: WorkerFailure, attempt: Attempt, then: AfterStop },
+    WorkerFailed { failure: WorkerFailure, attempt: Attempt, then: RestartDecision },
     /// The first signal was forwarded.
     Stopping { signal: i32, grace: Duration },
     /// The second signal, or the end of the grace period.
@@ -55,7 +55,7 @@ pub enum Notice {
     /// The node is assigned to a round with other nodes.
     Assigned(Assignment),
     /// The stream to the master broke, or could not be opened.
-    MasterAway { reason: String, goes_on: bool, limit: Duration },
+    MasterAway { reason: String, keeps_running: bool, limit: Duration },
     /// The master is still away, and this node can do nothing without it.
     WaitingForMaster { reason: String, waited: Duration, limit: Duration },
     /// The master is back.
@@ -68,7 +68,7 @@ pub enum Notice {
 
 /// What follows once the old workers are gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum AfterStop {
+pub enum RestartDecision {
     /// A new attempt, the last of which has this number.
     Restart { next: Attempt, max_restarts: u32 },
     /// The run fails.
@@ -81,10 +81,10 @@ impl fmt::Display for Notice {
             Self::WorkerFailed { failure, then, .. } => {
                 failure.fmt(f)?;
                 match then {
-                    AfterStop::Restart { next, max_restarts } => {
+                    RestartDecision::Restart { next, max_restarts } => {
                         write!(f, "; restarting all workers (restart {next} of {max_restarts})")
                     }
-                    AfterStop::Fail { max_restarts } => write!(f, "; not restarting (max restarts: {max_restarts})"),
+                    RestartDecision::Fail => write!(f, "; not restarting"),
                 }
             }
             Self::Stopping { signal, grace } => write!(
@@ -151,10 +151,10 @@ impl fmt::Display for Notice {
                 )
             }
             Self::Assigned(assignment) => assigned(assignment, f),
-            Self::MasterAway { reason, goes_on: true, .. } => {
+            Self::MasterAway { reason, keeps_running: true, .. } => {
                 write!(f, "{reason}; workers keep running; reconnecting")
             }
-            Self::MasterAway { reason, goes_on: false, limit } => {
+            Self::MasterAway { reason, keeps_running: false, limit } => {
                 write!(f, "{reason}; trying again for {} s", limit.as_secs_f64())
             }
             Self::WaitingForMaster { reason, waited, limit } => {
@@ -202,13 +202,13 @@ fn locally_checked(
                 Component::GpuBusy => write!(f, "this node's accelerators are in use, {reason}"),
                 Component::GpuPermission => write!(f, "permission denied for its accelerators: {reason}"),
                 Component::SwitchboxProbe => write!(f, "this node's switchbox cannot be measured, {reason}"),
-                Component::CheckCommand => write!(f, "failed on this node: {reason}"),
-                Component::Switchbox | Component::Probe | Component::Part(_) => {
+                Component::CheckCommand => write!(f, "not passed on this node: {reason}"),
+                Component::Switchbox | Component::Probe | Component::Other(_) => {
                     write!(f, "this node is broken, {component}: {reason}")
                 }
             }
         }
-        (None, Some(ComputeTime { time, kind: ComputeKind::Untold | ComputeKind::Processor })) => {
+        (None, Some(ComputeTime { time, kind: ComputeKind::Unspecified | ComputeKind::Processor })) => {
             write!(f, "network check: self-test passed ({:.1} ms)", millis(*time))
         }
         (None, Some(ComputeTime { time, kind })) => {

@@ -25,7 +25,7 @@ pub(crate) const AREAS: [Area; 10] = [
         places: &[
             "launcher/src/embedded",
             "launcher/src/master_main",
-            "launcher/src/meet",
+            "launcher/src/rendezvous",
             "launcher/src/open_job",
             "master-proto/src/",
             "master/src/",

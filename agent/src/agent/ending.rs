@@ -3,7 +3,7 @@
 use std::{sync::PoisonError, time::Duration};
 
 use nix::sys::signal::Signal;
-use rules::failure::{Outcome, Survivor};
+use rules::failure::{Outcome, UnkillableProcess};
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
@@ -29,14 +29,14 @@ impl Agent {
         if let Some(prober) = &mut self.prober {
             prober.close().await;
         }
-        let survivors = if self.is_abandoned { self.last_resort().await } else { Vec::new() };
+        let unkillable = if self.is_abandoned { self.last_resort().await } else { Vec::new() };
         self.drain().await;
         let run_dir = self.run_dir();
         let workers = evidence::gather(&outcome, self.generation.take()).await;
         let attempt = self.group.attempt();
         let never_arrived = self.group.missing_at_store();
         self.dismiss().await;
-        Report { outcome, attempt, run_dir, workers, never_arrived, survivors }
+        Report { outcome, attempt, run_dir, workers, never_arrived, unkillable }
     }
 
     fn run_dir(&self) -> Option<std::path::PathBuf> {
@@ -55,7 +55,7 @@ impl Agent {
 
     /// Called when the guard could not kill its tree. It may be stopped itself, so it is killed and the launcher
     /// tries.
-    async fn last_resort(&mut self) -> Vec<Survivor> {
+    async fn last_resort(&mut self) -> Vec<UnkillableProcess> {
         let guard = self.guard.pid().as_raw();
         // Once it is reaped, its process id may be reused.
         if self.guard_ended.is_none() {
@@ -69,7 +69,7 @@ impl Agent {
                 Some(()) = self.children.recv() => { reap_exited(|_, _| ()); }
             }
         };
-        tree::survivors(left)
+        tree::unkillable(left)
     }
 
     pub(super) fn kill_leftovers(&self) -> impl Future<Output = Vec<tree::Process>> + Send + 'static {

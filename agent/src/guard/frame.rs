@@ -13,10 +13,10 @@ use rules::{LocalRank, Round, worker_group::WorkerExit};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Largest frame: the kernel limits the environment of an exec to a few MiB.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 
 /// File descriptors in one `sendmsg`: standard output and error of one worker.
-const MOST_FDS: usize = 2;
+const MAX_FDS: usize = 2;
 
 /// Launcher to guard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,7 +73,7 @@ pub enum FromGuard {
 pub fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let mut bytes = postcard::to_extend(message, vec![0; 4]).map_err(io::Error::other)?;
     let length = bytes.len() - 4;
-    if length > MOST_BYTES {
+    if length > MAX_BYTES {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a worker's environment is over 64 MiB"));
     }
     let prefix = u32::try_from(length).map_err(io::Error::other)?.to_le_bytes();
@@ -108,7 +108,7 @@ impl Inbox {
     pub fn fill(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         let start = self.bytes.len();
         self.bytes.resize(start + 16 * 1024, 0);
-        let mut control = nix::cmsg_space!([i32; MOST_FDS]);
+        let mut control = nix::cmsg_space!([i32; MAX_FDS]);
         let mut slices = [IoSliceMut::new(&mut self.bytes[start..])];
         let received: Result<RecvMsg<'_, '_, ()>, _> =
             recvmsg(socket.as_raw_fd(), &mut slices, Some(&mut control), MsgFlags::MSG_CMSG_CLOEXEC);
@@ -142,7 +142,7 @@ impl Inbox {
     pub fn next_message<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         let Some(prefix) = self.bytes.first_chunk::<4>() else { return Ok(None) };
         let length = u32::from_le_bytes(*prefix) as usize;
-        if length > MOST_BYTES {
+        if length > MAX_BYTES {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame is over 64 MiB"));
         }
         let Some(frame) = self.bytes.get(4..4 + length) else { return Ok(None) };

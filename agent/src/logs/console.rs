@@ -94,8 +94,8 @@ impl Console {
     /// Prints a message of the launcher on standard error, of one or more lines, with control characters made
     /// [`plain`]. Never blocks: when the console is stuck the oldest messages are dropped, and their number is
     /// reported later.
-    pub fn say(&self, message: impl AsRef<[u8]>) {
-        self.err.say(plain(&String::from_utf8_lossy(message.as_ref())).as_bytes());
+    pub fn print(&self, message: impl AsRef<[u8]>) {
+        self.err.print(plain(&String::from_utf8_lossy(message.as_ref())).as_bytes());
     }
 
     /// The losses of the two streams, a sentence each.
@@ -227,14 +227,14 @@ impl Writer {
         Self { shared: Arc::new(shared), name }
     }
 
-    /// See [`Console::say`].
-    fn say(&self, message: &[u8]) {
+    /// See [`Console::print`].
+    fn print(&self, message: &[u8]) {
         let mut message = message.to_vec();
         if message.last() != Some(&b'\n') {
             message.push(b'\n');
         }
         let mut state = self.shared.lock();
-        state.queues.say(&message);
+        state.queues.push_message(&message);
         self.start(&mut state);
     }
 
@@ -286,24 +286,24 @@ impl Shared {
         let is_first = self.lock().loss.replace(errno).is_none();
         let Some((name, other)) = self.other.get().filter(|_| is_first) else { return };
         if let Some(other) = other.upgrade() {
-            other.say(format!("dlrover-run: warning: {}", loss(name, errno)).as_bytes());
+            other.print(format!("dlrover-run: warning: {}", loss(name, errno)).as_bytes());
         }
     }
 
     /// Without a thread: writes what the console accepts at once. The rest is lost, since there is no thread to wait.
     fn write_what_fits(&self, state: &mut State) {
-        while let Some(turn) = state.queues.next_turn() {
-            let line_end: &[u8] = if turn.new_line { b"\n" } else { b"" };
-            let text = [line_end, &turn.bytes].concat();
+        while let Some(write) = state.queues.next_write() {
+            let line_end: &[u8] = if write.new_line { b"\n" } else { b"" };
+            let text = [line_end, &write.bytes].concat();
             // A pipe that is ready has room for this much (pipe(7)).
-            for piece in text.chunks(libc::PIPE_BUF) {
+            for chunk in text.chunks(libc::PIPE_BUF) {
                 let is_ready =
                     poll(&mut [PollFd::new(self.fd.as_fd(), PollFlags::POLLOUT)], PollTimeout::ZERO);
-                if is_ready != Ok(1) || nix::unistd::write(&self.fd, piece) != Ok(piece.len()) {
+                if is_ready != Ok(1) || nix::unistd::write(&self.fd, chunk) != Ok(chunk.len()) {
                     break;
                 }
             }
-            state.queues.written(&turn);
+            state.queues.written(&write);
         }
         state.rooms.iter().for_each(|(_, room)| room.notify_all());
         self.progress.notify_all();
@@ -313,7 +313,7 @@ impl Shared {
     fn write_all_turns(&self) {
         let mut state = self.lock();
         loop {
-            let Some(turn) = state.queues.next_turn() else {
+            let Some(write) = state.queues.next_write() else {
                 if state.closed {
                     return;
                 }
@@ -321,20 +321,20 @@ impl Shared {
                 continue;
             };
             drop(state);
-            let line_end: &[u8] = if turn.new_line { b"\n" } else { b"" };
-            let result = write_all(&self.fd, line_end).and_then(|()| write_all(&self.fd, &turn.bytes));
+            let line_end: &[u8] = if write.new_line { b"\n" } else { b"" };
+            let result = write_all(&self.fd, line_end).and_then(|()| write_all(&self.fd, &write.bytes));
             if let Err(errno) = result {
                 // Before the bytes count as written, so that a flush of both streams includes this message.
                 self.report_loss(errno);
             }
             state = self.lock();
-            state.queues.written(&turn);
+            state.queues.written(&write);
             match result {
                 // The reader is gone, or the terminal was hung up: from now on everything is discarded.
                 Err(Errno::EPIPE | Errno::EIO | Errno::EBADF | Errno::ENXIO) => state.give_up(),
                 // A full disk may get room again; these bytes are lost, as they would be for the worker.
                 Ok(()) | Err(_) => {
-                    if let Some((_, room)) = state.rooms.iter().find(|(id, _)| *id == turn.id) {
+                    if let Some((_, room)) = state.rooms.iter().find(|(id, _)| *id == write.id) {
                         room.notify_all();
                     }
                 }
@@ -391,7 +391,7 @@ mod tests {
     fn messages_contain_no_control_characters() {
         let (mut reader, writer) = io::pipe().unwrap();
         let console = Console::new(writer.try_clone().unwrap().into(), writer.into());
-        console.say(b"node \x1b]0;title\x07 said: \xff\rnothing\n".as_slice());
+        console.print(b"node \x1b]0;title\x07 said: \xff\rnothing\n".as_slice());
         assert!(console.flush(Duration::from_secs(20)));
         drop(console);
         let mut text = String::new();
@@ -404,12 +404,12 @@ mod tests {
         let (mut reader, writer) = io::pipe().unwrap();
         let console = Writer::new(writer.into(), "console-err");
         let mut state = console.shared.lock();
-        state.queues.say(b"first\n");
+        state.queues.push_message(b"first\n");
         console.shared.write_what_fits(&mut state);
         let id = state.queues.add(Text::Lines);
         assert!(state.queues.offer(id, &vec![b'x'; 1 << 20], SOURCE_BOUND));
         console.shared.write_what_fits(&mut state);
-        assert!(state.queues.next_turn().is_none(), "what did not fit is lost");
+        assert!(state.queues.next_write().is_none(), "what did not fit is lost");
         drop(state);
         drop(console);
         let mut text = String::new();

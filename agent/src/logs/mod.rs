@@ -10,13 +10,13 @@
 //! or a console. Back pressure is passed on: a stuck console blocks its queue, the queue its relay, the relay its
 //! pipe, the pipe the worker. Nothing is lost, and nothing else is blocked.
 //!
-//! Read first: [`plan`], where each stream goes; then [`Generation`], the agent's interface, and [`relay`], the
+//! Read first: [`plan`], where each stream goes; then [`GenerationLogs`], the agent's interface, and [`relay`], the
 //! threads.
 
 mod console;
 mod cut_off;
 mod error;
-mod generation;
+mod generation_logs;
 mod lines;
 mod opening;
 mod plain;
@@ -32,7 +32,7 @@ mod tail;
 
 pub use console::Console;
 pub use error::LogError;
-pub use generation::{Drained, Generation};
+pub use generation_logs::{Drained, GenerationLogs};
 pub use plain::plain;
 pub use run_logs::Logs;
 pub use stream::Stream;

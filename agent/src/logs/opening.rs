@@ -16,7 +16,7 @@ use super::{
     Logs,
     console::Source,
     error::LogError,
-    generation::{Generation, Relays, TailIn, WorkerLogs, WorkerStdio},
+    generation_logs::{GenerationLogs, Relays, TailIn, WorkerLogs, WorkerStdio},
     lines::{Lines, Output},
     plan::{Plan, plan, shares_relay},
     prefix::{Names, prefix},
@@ -85,8 +85,8 @@ impl<'a> Opening<'a> {
         Ok(())
     }
 
-    pub(crate) fn finish(self) -> Generation {
-        Generation { workers: self.workers, relays: self.relays, console: self.logs.console.clone() }
+    pub(crate) fn finish(self) -> GenerationLogs {
+        GenerationLogs { workers: self.workers, relays: self.relays, console: self.logs.console.clone() }
     }
 
     /// Returns the worker's descriptor.

@@ -65,12 +65,12 @@ impl Slot {
 
 /// What to write next.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Turn {
+pub(crate) struct NextWrite {
     pub(crate) id: SourceId,
     /// Begin with a line end: another source's line is unfinished.
     pub(crate) new_line: bool,
     pub(crate) bytes: Vec<u8>,
-    /// Bytes of the source that this turn completes.
+    /// Bytes of the source that this write completes.
     settles: usize,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Turn {
 pub(crate) struct Queues {
     /// The launcher's messages first; the others in the order of their creation.
     slots: Vec<Slot>,
-    /// The source of the next turn.
+    /// The source of the next write.
     next: usize,
     last_id: u64,
     /// The source that wrote last, when its line is unfinished.
@@ -132,7 +132,7 @@ impl Queues {
     }
 
     /// Queues a message of the launcher. Beyond the bound the oldest are dropped, and counted.
-    pub(crate) fn say(&mut self, message: &[u8]) {
+    pub(crate) fn push_message(&mut self, message: &[u8]) {
         if self.gone {
             return;
         }
@@ -147,7 +147,7 @@ impl Queues {
     }
 
     /// The next bytes to write, of each source in turn; pass them to [`Self::written`] afterwards.
-    pub(crate) fn next_turn(&mut self) -> Option<Turn> {
+    pub(crate) fn next_write(&mut self) -> Option<NextWrite> {
         let count = self.slots.len();
         let index =
             (0..count).map(|step| (self.next + step) % count).find(|i| !self.slots[*i].chunks.is_empty())?;
@@ -168,13 +168,13 @@ impl Queues {
             self.dropped_messages = 0;
         }
         let new_line = slot.text == Text::Lines && self.unfinished.is_some_and(|other| other != slot.id);
-        Some(Turn { id: slot.id, new_line, bytes, settles })
+        Some(NextWrite { id: slot.id, new_line, bytes, settles })
     }
 
-    pub(crate) fn written(&mut self, turn: &Turn) {
-        self.unfinished = (turn.bytes.last() != Some(&b'\n')).then_some(turn.id);
-        if let Some(slot) = self.slot(turn.id) {
-            slot.settle(turn.settles);
+    pub(crate) fn written(&mut self, write: &NextWrite) {
+        self.unfinished = (write.bytes.last() != Some(&b'\n')).then_some(write.id);
+        if let Some(slot) = self.slot(write.id) {
+            slot.settle(write.settles);
         }
         self.forget_closed();
     }
@@ -227,10 +227,10 @@ mod tests {
     /// Everything that is queued, as the writer would write it.
     fn drained(queues: &mut Queues) -> Vec<String> {
         std::iter::from_fn(|| {
-            let turn = queues.next_turn()?;
-            queues.written(&turn);
-            let mut text = if turn.new_line { "\n".to_owned() } else { String::new() };
-            text += &String::from_utf8_lossy(&turn.bytes);
+            let write = queues.next_write()?;
+            queues.written(&write);
+            let mut text = if write.new_line { "\n".to_owned() } else { String::new() };
+            text += &String::from_utf8_lossy(&write.bytes);
             Some(text)
         })
         .collect()
@@ -245,7 +245,7 @@ mod tests {
             assert!(queues.offer(a, big.as_bytes(), SOURCE_BOUND));
         }
         assert!(queues.offer(b, b"b\n", SOURCE_BOUND));
-        queues.say(b"hello\n");
+        queues.push_message(b"hello\n");
         assert!(drained(&mut queues) == ["hello\n", &big, "b\n", &big, &big]);
     }
 
@@ -269,9 +269,9 @@ mod tests {
         assert!(!queues.offer(a, b"y", SOURCE_BOUND));
         assert!(queues.offer(b, b"y", SOURCE_BOUND), "another source is not held up");
         assert!(queues.offer(a, b"y", LAST_BYTES_BOUND));
-        let turn = queues.next_turn().unwrap();
+        let write = queues.next_write().unwrap();
         assert!(!queues.offer(a, b"y", SOURCE_BOUND), "what is being written still counts");
-        queues.written(&turn);
+        queues.written(&write);
         assert!(queues.offer(a, b"y", SOURCE_BOUND));
     }
 
@@ -291,12 +291,12 @@ mod tests {
         let mut queues = Queues::default();
         let message = |i: usize| format!("{i:0>width$}\n", width = 1023);
         for i in 0..260 {
-            queues.say(message(i).as_bytes());
+            queues.push_message(message(i).as_bytes());
         }
         let out = drained(&mut queues).concat();
         let notice = "(4 earlier messages of the launcher were dropped: the console was stuck)\n";
         assert!(out == notice.to_owned() + &(4..260).map(message).collect::<String>());
-        queues.say(b"again\n");
+        queues.push_message(b"again\n");
         assert_eq!(drained(&mut queues), ["again\n"]);
     }
 
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(step(lines, b"[0]:long"), "[0]:long");
         assert_eq!(step(lines, b"er\n"), "er\n");
         assert_eq!(step(raw, b"70%"), "70%");
-        queues.say(b"stopping\n");
+        queues.push_message(b"stopping\n");
         assert_eq!(drained(&mut queues), ["\nstopping\n"]);
     }
 
@@ -323,13 +323,13 @@ mod tests {
         let mut queues = Queues::default();
         let a = queues.add(Text::Lines);
         assert!(queues.offer(a, b"x\n", SOURCE_BOUND));
-        queues.say(b"x\n");
+        queues.push_message(b"x\n");
         let positions = queues.positions();
         assert!(!queues.reached(&positions));
         queues.give_up();
         assert!(queues.reached(&positions));
         assert!(queues.offer(a, &vec![0; 2 * SOURCE_BOUND], SOURCE_BOUND));
-        assert_eq!(queues.next_turn(), None);
+        assert_eq!(queues.next_write(), None);
     }
 
     #[test]
@@ -350,9 +350,9 @@ mod tests {
         assert!(queues.offer(a, &[b'x'; JOIN], SOURCE_BOUND));
         let positions = queues.positions();
         assert!(queues.offer(a, b"later\n", SOURCE_BOUND));
-        let turn = queues.next_turn().unwrap();
+        let write = queues.next_write().unwrap();
         assert!(!queues.reached(&positions));
-        queues.written(&turn);
+        queues.written(&write);
         assert!(queues.reached(&positions));
     }
 }

@@ -7,7 +7,7 @@ use rules::{LocalRank, Rank};
 use super::{
     console::{Console, Source},
     error::LogError,
-    generation::Generation,
+    generation_logs::GenerationLogs,
     opening::Opening,
     run_dir::RunDir,
     stream::Stream,
@@ -46,7 +46,7 @@ impl Logs {
         &mut self,
         restart_count: u32,
         workers: &[(LocalRank, Rank)],
-    ) -> Result<Generation, LogError> {
+    ) -> Result<GenerationLogs, LogError> {
         let mut opening = Opening::new(self, restart_count)?;
         for (local_rank, rank) in workers {
             opening.add(*local_rank, *rank)?;

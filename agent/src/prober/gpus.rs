@@ -55,7 +55,7 @@ impl Prober {
     pub fn watch_gpus<E: From<Event> + Send + 'static>(&mut self, and_memory: bool, events: mpsc::Sender<E>) {
         let (messages, mut received) = mpsc::channel(QUEUE);
         let (cancel, cancelled) = watch::channel(false);
-        let watching = watch_gpus(self.helper.clone(), and_memory, messages, cancelled);
+        let watching = watch_gpus(self.program.clone(), and_memory, messages, cancelled);
         let task = tokio::spawn(async move {
             tokio::pin!(watching);
             loop {

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::{Command, ProbePort};
 use probes::{
-    CannotRun, CommandPlan, Helper, Listener, LocalPlan, ProbeHandle, RingMode, RingPlan, WITHOUT_OPTIC_LINK,
+    CommandPlan, Listener, LocalPlan, ProbeHandle, ProbeProgram, RingMode, RingPlan, WITHOUT_OPTIC_LINK,
     measure_compute, start_command, start_ring,
 };
 
@@ -30,7 +30,7 @@ pub(super) fn command_env(
 
 /// One test.
 pub(super) struct Probe {
-    pub(super) helper: Helper,
+    pub(super) program: ProbeProgram,
     pub(super) local: LocalPlan,
     pub(super) port: ProbePort,
     pub(super) command: Option<Command>,
@@ -105,10 +105,12 @@ impl Probe {
         }
         let plan = self.ring_plan();
         match &self.port {
-            ProbePort::Open(listener) => Ok((start_ring(plan, listener, &self.helper, Some(progress)), None)),
+            ProbePort::Open(listener) => {
+                Ok((start_ring(plan, listener, &self.program, Some(progress)), None))
+            }
             ProbePort::Kept(reservation) => {
                 let listener = Listener::bind(None, reservation.port())?;
-                let handle = start_ring(plan, &listener, &self.helper, Some(progress));
+                let handle = start_ring(plan, &listener, &self.program, Some(progress));
                 Ok((handle, Some(listener)))
             }
             ProbePort::None => Err(io::Error::other("none could be opened")),
@@ -156,10 +158,10 @@ impl Probe {
             master_addr,
             master_port,
             seed: *seed,
-            env: command_env(&self.local.helper.variables, self.has_switchbox),
+            env: command_env(&self.local.program.variables, self.has_switchbox),
             grace: command.grace,
             output: None,
-            helper: self.helper.clone(),
+            program: self.program.clone(),
         };
         Ok(start_command(plan, Some(progress)))
     }

@@ -18,7 +18,7 @@ fn a_stuck_console_blocks_the_worker_and_nothing_else() {
     assert!(other.wait().unwrap().success(), "a worker that prints little is not held up");
 
     let start = Instant::now();
-    (0..100_000).for_each(|i| console.say(format!("message {i}")));
+    (0..100_000).for_each(|i| console.print(format!("message {i}")));
     assert!(!console.flush(Duration::from_millis(10)));
     worker.kill().unwrap();
     worker.wait().unwrap();
@@ -95,7 +95,7 @@ fn workers_survive_a_closed_console() {
     let mut generation = open(&mut logs, 0, 1);
     let mut worker = python(&mut generation, 0, "for i in range(100000): print(f'{i:079}')");
     assert!(worker.wait().unwrap().success());
-    console.say("not read");
+    console.print("not read");
     assert!(console.flush(LONG_TIMEOUT), "there is nothing to wait for");
     assert_eq!(drain(&mut generation, LONG_TIMEOUT), Drained::default());
     assert_eq!(length(&generation.log_files(RANK_0).0.unwrap()), 80 * 100_000);
@@ -170,7 +170,7 @@ fn a_prompt_and_the_launchers_messages_reach_the_screen_at_once() {
     err.read_exact(&mut seen).unwrap();
     assert_eq!(&seen, b"(Pdb) ");
     // The launcher does not write into the unfinished line.
-    screen.console.say("stopping");
+    screen.console.print("stopping");
     let mut seen = [0; 10];
     err.read_exact(&mut seen).unwrap();
     assert_eq!(&seen, b"\nstopping\n");

@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent::{Console, Drained, Generation, LogConfig, LogDir, LogError, Logs, Stream, Streams, TAIL_BYTES};
+use agent::{Console, Drained, GenerationLogs, LogConfig, LogDir, LogError, Logs, Stream, Streams, TAIL_BYTES};
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
     pty::{OpenptyResult, openpty},
@@ -85,7 +85,7 @@ fn tee(folder: &TempDir, streams: Streams, workers: usize) -> LogConfig {
     LogConfig { tee: vec![streams; workers], ..config(folder, workers) }
 }
 
-fn open(logs: &mut Logs, restart_count: u32, workers: u32) -> Generation {
+fn open(logs: &mut Logs, restart_count: u32, workers: u32) -> GenerationLogs {
     let workers: Vec<_> = (0..workers).map(|i| (LocalRank(i), Rank(i + 10))).collect();
     logs.open(restart_count, &workers).unwrap()
 }
@@ -95,7 +95,7 @@ fn logs(config: LogConfig, console: Console) -> Logs {
 }
 
 /// Starts a worker with the descriptors of its generation.
-fn start(generation: &mut Generation, local_rank: u32, command: &[&str]) -> Child {
+fn start(generation: &mut GenerationLogs, local_rank: u32, command: &[&str]) -> Child {
     let stdio = generation.take_stdio(LocalRank(local_rank)).unwrap();
     let or_null = |fd: Option<OwnedFd>| fd.map_or_else(Stdio::null, Stdio::from);
     Command::new(command[0])
@@ -107,16 +107,16 @@ fn start(generation: &mut Generation, local_rank: u32, command: &[&str]) -> Chil
         .unwrap()
 }
 
-fn python(generation: &mut Generation, local_rank: u32, script: &str) -> Child {
+fn python(generation: &mut GenerationLogs, local_rank: u32, script: &str) -> Child {
     let rank = local_rank.to_string();
     start(generation, local_rank, &["python3", "-S", "-c", script, &rank])
 }
 
-fn shell(generation: &mut Generation, local_rank: u32, script: &str) -> Child {
+fn shell(generation: &mut GenerationLogs, local_rank: u32, script: &str) -> Child {
     start(generation, local_rank, &["sh", "-c", script])
 }
 
-fn drain(generation: &mut Generation, timeout: Duration) -> Drained {
+fn drain(generation: &mut GenerationLogs, timeout: Duration) -> Drained {
     generation.drain(timeout).blocking_recv().unwrap()
 }
 

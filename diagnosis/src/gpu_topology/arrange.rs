@@ -1,11 +1,11 @@
 //! The devices that workers see: the chosen ones first, as a ring, then all others that are free.
 
-use super::{BadMatrix, CannotChoose, GpuSet, MOST, Matrix, Objective, choose};
+use super::{BadMatrix, CannotChoose, GpuSet, MAX_GPUS, Matrix, Objective, choose};
 use crate::counted::counted;
 
 /// What to choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wish {
+pub struct GpuRequest {
     pub objective: Objective,
     /// The number of workers.
     pub wanted: usize,
@@ -126,7 +126,7 @@ fn shown(entry: &str) -> String {
 /// When too few are left.
 pub fn arrange(
     matrix: &Matrix,
-    wish: Wish,
+    request: GpuRequest,
     allowed: &[usize],
     busy: GpuSet,
     taken: GpuSet,
@@ -134,15 +134,12 @@ pub fn arrange(
     let allowed_set: GpuSet = allowed.iter().copied().collect::<GpuSet>().and(GpuSet::first(matrix.size()));
     let (busy, taken) = (busy.and(allowed_set), taken.and(allowed_set).without(busy));
     let free = allowed_set.without(busy).without(taken);
-    let choice = choose(matrix, free, wish.wanted, wish.objective).map_err(|why| CannotArrange::Choose {
-        why,
-        busy,
-        taken,
-    })?;
+    let choice = choose(matrix, free, request.wanted, request.objective)
+        .map_err(|why| CannotArrange::Choose { why, busy, taken })?;
     let mut order = choice.ring.clone();
-    if !wish.only {
+    if !request.only {
         let others = allowed.iter().filter(|gpu| free.contains(**gpu) && !choice.set.contains(**gpu));
-        order.extend(others.take(MOST));
+        order.extend(others.take(MAX_GPUS));
     }
     let many = if choice.ring.len() == 1 { "" } else { "s" };
     let mut message = format!(

@@ -5,17 +5,17 @@ use std::{cmp::Ordering, fmt};
 use serde::{Serialize, Serializer};
 
 /// The most accelerators of one node that are chosen from.
-pub const MOST: usize = 16;
+pub const MAX_GPUS: usize = 16;
 
 /// Accelerators by their numbers in the matrix, from 0 to 15. Sets are ordered as their ascending lists are.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct GpuSet(u16);
 
 impl GpuSet {
-    /// The first so many, at most [`MOST`].
+    /// The first so many, at most [`MAX_GPUS`].
     #[must_use]
     pub fn first(count: usize) -> Self {
-        (0..count.min(MOST)).collect()
+        (0..count.min(MAX_GPUS)).collect()
     }
 
     pub(super) const fn from_bits(bits: u16) -> Self {
@@ -41,7 +41,7 @@ impl GpuSet {
     /// Whether it contains this one.
     #[must_use]
     pub const fn contains(self, gpu: usize) -> bool {
-        gpu < MOST && self.0 >> gpu & 1 == 1
+        gpu < MAX_GPUS && self.0 >> gpu & 1 == 1
     }
 
     /// The intersection.
@@ -78,7 +78,7 @@ impl GpuSet {
 impl FromIterator<usize> for GpuSet {
     /// Numbers from 16 on are dropped: no matrix has them.
     fn from_iter<T: IntoIterator<Item = usize>>(gpus: T) -> Self {
-        Self(gpus.into_iter().filter(|gpu| *gpu < MOST).fold(0, |bits, gpu| bits | 1 << gpu))
+        Self(gpus.into_iter().filter(|gpu| *gpu < MAX_GPUS).fold(0, |bits, gpu| bits | 1 << gpu))
     }
 }
 

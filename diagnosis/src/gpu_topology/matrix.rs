@@ -1,10 +1,10 @@
 //! All pairs of accelerators of one node.
 
-use super::{LinkKind, MOST, UnknownLink};
+use super::{LinkKind, MAX_GPUS, UnknownLink};
 
 /// The most links that one device of any generation has (V100 6, A100 12, from H100 on 18). A device that shows more
 /// has the same ones to several others, which takes a switch.
-const MOST_LINKS: u32 = 18;
+const MAX_LINKS: u32 = 18;
 
 /// A square, symmetric table of 1 to 16 accelerators.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,7 +91,7 @@ pub enum BadMatrix {
         back: String,
     },
     /// More devices than the search supports.
-    #[error("the topology has {0} accelerators, and at most {MOST} are chosen from")]
+    #[error("the topology has {0} accelerators, and at most {MAX_GPUS} are chosen from")]
     TooMany(usize),
 }
 
@@ -100,7 +100,8 @@ impl Matrix {
     ///
     /// # Errors
     ///
-    /// When it is empty, larger than [`MOST`], not square or not symmetric, or its diagonal is not [`LinkKind::Same`].
+    /// When it is empty, larger than [`MAX_GPUS`], not square or not symmetric, or its diagonal is not
+    /// [`LinkKind::Same`].
     pub fn new(rows: &[Vec<LinkKind>], numa: &[Option<u32>]) -> Result<Self, BadMatrix> {
         let size = sized(rows)?;
         for (one, row) in rows.iter().enumerate() {
@@ -112,7 +113,7 @@ impl Matrix {
         }
         symmetric(rows)?;
         let links: Vec<LinkKind> = rows.iter().flatten().copied().collect();
-        let is_beyond = |row: &Vec<LinkKind>| row.iter().map(|link| link.count()).sum::<u32>() > MOST_LINKS;
+        let is_beyond = |row: &Vec<LinkKind>| row.iter().map(|link| link.count()).sum::<u32>() > MAX_LINKS;
         Ok(Self {
             size,
             mbps: links.iter().map(|link| link.mbps()).collect(),
@@ -127,7 +128,7 @@ impl Matrix {
     ///
     /// # Errors
     ///
-    /// When it is empty, larger than [`MOST`], not square, or a value is no bandwidth.
+    /// When it is empty, larger than [`MAX_GPUS`], not square, or a value is no bandwidth.
     pub fn measured(rows: &[Vec<f64>]) -> Result<Self, BadMatrix> {
         let size = sized(rows)?;
         let mut mbps = vec![0; size * size];
@@ -213,7 +214,7 @@ impl Matrix {
 
 fn sized<T>(rows: &[Vec<T>]) -> Result<usize, BadMatrix> {
     let size = rows.len();
-    if size > MOST {
+    if size > MAX_GPUS {
         return Err(BadMatrix::TooMany(size));
     }
     if size == 0 {

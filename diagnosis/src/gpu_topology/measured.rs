@@ -1,6 +1,6 @@
 //! A table of measured bandwidths.
 
-use super::{BadMatrix, MOST, Matrix};
+use super::{BadMatrix, MAX_GPUS, Matrix};
 
 /// Numbers in GB/s, separated by commas, a line for each accelerator; the diagonal is ignored. Empty lines and those
 /// that start with `#` are skipped.
@@ -13,7 +13,7 @@ pub(super) fn parse(text: &str) -> Result<Matrix, BadMatrix> {
     if !lines.first().is_some_and(is_table) {
         return Err(BadMatrix::NoTable);
     }
-    if lines.len() > MOST {
+    if lines.len() > MAX_GPUS {
         return Err(BadMatrix::TooMany(lines.len()));
     }
     let mut rows = Vec::new();

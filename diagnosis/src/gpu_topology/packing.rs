@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{MOST, Matrix};
+use super::{MAX_GPUS, Matrix};
 
 /// The limit of a search, so that a strange matrix cannot delay a launch: about 10 ns each.
 #[derive(Debug, Clone, Copy)]
@@ -31,12 +31,12 @@ impl Steps {
 #[derive(Debug, Clone)]
 pub(super) struct Links {
     size: usize,
-    count: [[u8; MOST]; MOST],
+    count: [[u8; MAX_GPUS]; MAX_GPUS],
 }
 
 impl Links {
     pub(super) fn of(matrix: &Matrix, gpus: &[usize]) -> Self {
-        let mut count = [[0; MOST]; MOST];
+        let mut count = [[0; MAX_GPUS]; MAX_GPUS];
         for (row, one) in count.iter_mut().zip(gpus) {
             for (cell, other) in row.iter_mut().zip(gpus) {
                 *cell = u8::try_from(matrix.links(*one, *other)).unwrap_or(u8::MAX);
@@ -143,7 +143,7 @@ impl Search<'_> {
             return found;
         }
         // Parallel links first: rings that share the load leave the most.
-        let mut next = [0; MOST];
+        let mut next = [0; MAX_GPUS];
         let mut count = 0;
         for gpu in (0..size).filter(|gpu| seen >> gpu & 1 == 0 && self.links.count[at][*gpu] > 0) {
             next[count] = gpu;

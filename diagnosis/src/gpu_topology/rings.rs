@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 
 use super::{
-    GpuSet, MOST, Matrix,
+    GpuSet, MAX_GPUS, Matrix,
     packing::{Links, Steps},
     sums::Sums,
 };
@@ -27,13 +27,13 @@ pub struct Score {
 }
 
 /// Adjacency: for each device, those that it is connected to.
-pub(super) type Adjacent = [u16; MOST];
+pub(super) type Adjacent = [u16; MAX_GPUS];
 
 /// The links that satisfy a condition.
 pub(super) fn adjacent(passes: impl Fn(usize, usize) -> bool) -> Adjacent {
-    let mut adjacent = [0; MOST];
+    let mut adjacent = [0; MAX_GPUS];
     for (one, row) in adjacent.iter_mut().enumerate() {
-        let others = (0..MOST).filter(|other| *other != one && passes(one, *other));
+        let others = (0..MAX_GPUS).filter(|other| *other != one && passes(one, *other));
         *row = others.fold(0, |row, other| row | 1 << other);
     }
     adjacent
@@ -58,11 +58,11 @@ struct Island {
 
 impl Rings {
     /// The sets of at most `largest` of these devices.
-    pub(super) fn new(adjacent: Adjacent, within: GpuSet, largest: usize) -> Self {
-        let islands = islands(&adjacent, within.bits());
+    pub(super) fn new(adjacent: Adjacent, subset: GpuSet, largest: usize) -> Self {
+        let islands = islands(&adjacent, subset.bits());
         let mut ends = Vec::new();
         for island in islands.iter().filter(|island| !island.is_complete) {
-            ends.resize(1 << MOST, 0_u16);
+            ends.resize(1 << MAX_GPUS, 0_u16);
             let mut set = 0_u16;
             loop {
                 // The next larger subset.
@@ -132,18 +132,18 @@ fn ends_of(adjacent: &Adjacent, ends: &[u16], set: u16) -> u16 {
     found
 }
 
-fn islands(adjacent: &Adjacent, within: u16) -> Vec<Island> {
-    let (mut islands, mut left) = (Vec::new(), within);
+fn islands(adjacent: &Adjacent, subset: u16) -> Vec<Island> {
+    let (mut islands, mut left) = (Vec::new(), subset);
     while left != 0 {
         let (mut all, mut grown) = (0, left & left.wrapping_neg());
         while all != grown {
             all = grown;
-            grown = (0..MOST)
+            grown = (0..MAX_GPUS)
                 .filter(|gpu| all >> gpu & 1 == 1)
-                .fold(all, |all, gpu| all | adjacent[gpu] & within);
+                .fold(all, |all, gpu| all | adjacent[gpu] & subset);
         }
         let is_next_to_all = |gpu: usize| (adjacent[gpu] | 1 << gpu) & all == all;
-        let is_complete = (0..MOST).filter(|gpu| all >> gpu & 1 == 1).all(is_next_to_all);
+        let is_complete = (0..MAX_GPUS).filter(|gpu| all >> gpu & 1 == 1).all(is_next_to_all);
         islands.push(Island { all, is_complete });
         left &= !all;
     }
@@ -162,11 +162,11 @@ pub(super) fn levels(gpus: GpuSet, of: impl Fn(usize, usize) -> u32) -> Vec<u32>
 }
 
 /// One set by itself, its devices numbered from 0.
-struct Alone {
+struct Subset {
     gpus: Vec<usize>,
 }
 
-impl Alone {
+impl Subset {
     fn new(set: GpuSet) -> Self {
         Self { gpus: set.iter().collect() }
     }
@@ -197,25 +197,25 @@ impl Alone {
 
 /// The order of a set in its best ring: that with the fastest slowest hop, and of these the first as a list.
 pub(super) fn ring(matrix: &Matrix, set: GpuSet) -> Vec<usize> {
-    let alone = Alone::new(set);
-    if alone.gpus.len() <= 2 {
-        return alone.gpus;
+    let subset = Subset::new(set);
+    if subset.gpus.len() <= 2 {
+        return subset.gpus;
     }
-    let (_, rings) = alone.best(|one, other| matrix.mbps(one, other));
-    rings.smallest(alone.all()).into_iter().map(|place| alone.gpus[place]).collect()
+    let (_, rings) = subset.best(|one, other| matrix.mbps(one, other));
+    rings.smallest(subset.all()).into_iter().map(|place| subset.gpus[place]).collect()
 }
 
 /// The score of a set.
 pub(super) fn score(matrix: &Matrix, sums: &Sums, set: GpuSet, steps: &mut Steps) -> Score {
-    let alone = Alone::new(set);
-    if alone.gpus.len() < 2 {
+    let subset = Subset::new(set);
+    if subset.gpus.len() < 2 {
         return sums.without_rings(set);
     }
-    let (links, _) = alone.best(|one, other| matrix.links(one, other));
+    let (links, _) = subset.best(|one, other| matrix.links(one, other));
     if links > 0 {
         return with_rings(matrix, sums, set, links, steps);
     }
-    let (ring_mbps, _) = alone.best(|one, other| matrix.mbps(one, other));
+    let (ring_mbps, _) = subset.best(|one, other| matrix.mbps(one, other));
     Score { ring_mbps, ..sums.without_rings(set) }
 }
 

@@ -10,7 +10,7 @@
 //! Separated by tabs or any number of spaces, maybe underlined or coloured for a terminal, with text before, a legend
 //! after.
 
-use super::{BadMatrix, LinkKind, MOST, Matrix, measured};
+use super::{BadMatrix, LinkKind, MAX_GPUS, Matrix, measured};
 
 impl Matrix {
     /// More than any host prints, in bytes: 16 accelerators and 64 network cards are about 30 KiB.
@@ -74,7 +74,7 @@ fn columns(heads: &[&str]) -> Result<Vec<usize>, BadMatrix> {
             Some(_) => return Err(BadMatrix::Column(shown(head))),
         }
     }
-    if columns.len() > MOST { Err(BadMatrix::TooMany(columns.len())) } else { Ok(columns) }
+    if columns.len() > MAX_GPUS { Err(BadMatrix::TooMany(columns.len())) } else { Ok(columns) }
 }
 
 /// The names of the columns. Some have spaces, as many as there are between two columns.

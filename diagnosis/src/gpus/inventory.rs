@@ -11,7 +11,7 @@ use super::{
 use crate::gpu_topology::LinkKind;
 
 /// More accelerators than any host has. A report of more is dropped.
-pub const MOST_GPUS: usize = 64;
+pub const MAX_GPUS: usize = 64;
 
 /// The most characters of any text that came from a driver or a tool.
 const LONGEST_TEXT: usize = 200;
@@ -20,7 +20,7 @@ const LONGEST_TEXT: usize = 200;
 pub(super) const LONGEST_LIST: usize = 32;
 
 /// The most reasons to hold clocks down; NVML has fewer.
-const MOST_REASONS: usize = 8;
+const MAX_REASONS: usize = 8;
 
 /// The vendor of accelerators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -239,14 +239,14 @@ impl Inventory {
         maybe(&mut self.hangs_at);
         self.notes.truncate(LONGEST_LIST);
         self.notes.iter_mut().for_each(word);
-        self.gpus.truncate(MOST_GPUS);
-        self.links.truncate(MOST_GPUS * (MOST_GPUS - 1) / 2);
+        self.gpus.truncate(MAX_GPUS);
+        self.links.truncate(MAX_GPUS * (MAX_GPUS - 1) / 2);
         for gpu in &mut self.gpus {
             maybe(&mut gpu.name);
             maybe(&mut gpu.uuid);
             maybe(&mut gpu.pci);
             gpu.processes.truncate(LONGEST_LIST);
-            gpu.throttled.truncate(MOST_REASONS);
+            gpu.throttled.truncate(MAX_REASONS);
             gpu.throttled.iter_mut().for_each(word);
             gpu.nvlinks.truncate(LONGEST_LIST);
             gpu.xids.truncate(LONGEST_LIST);
@@ -355,7 +355,7 @@ mod tests {
             ..Inventory::default()
         };
         let bounded = inventory.bounded();
-        assert_eq!(bounded.gpus.len(), MOST_GPUS);
+        assert_eq!(bounded.gpus.len(), MAX_GPUS);
         assert_eq!(bounded.gpus[0].name.as_ref().map(String::len), Some(LONGEST_TEXT));
         assert_eq!((bounded.notes.len(), bounded.notes[0].len()), (LONGEST_LIST, LONGEST_TEXT));
         assert_eq!(bounded.clone().bounded(), bounded);

@@ -29,13 +29,13 @@ struct Seen {
 
 /// The times of nodes in some of their tests.
 #[derive(Debug)]
-pub(super) struct Paces {
+pub(super) struct TransferTimes {
     tests: Vec<Timed>,
     nodes: BTreeMap<u32, Seen>,
     values: ratio::Others,
 }
 
-impl Paces {
+impl TransferTimes {
     /// Of these nodes in these tests.
     pub(super) fn of<'a>(
         tests: impl Iterator<Item = (&'a TestRecord, f64)>,
@@ -53,7 +53,7 @@ impl Paces {
         for (place, seen) in nodes.values_mut().enumerate() {
             seen.place = place;
             let own = seen.tests.iter().filter_map(|test| Some(tests.get(*test)?.seconds));
-            values.extend(ratio::pace(own.collect()));
+            values.extend(ratio::own_time(own.collect()));
         }
         Self { tests, nodes, values: ratio::Others::new(&values) }
     }

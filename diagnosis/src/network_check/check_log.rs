@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{LocalCheck, Policy, RoundRecord, Subject, screen};
+use super::{LocalCheck, Policy, RoundRecord, Subject, first_round};
 
 /// Two nodes or two racks, the lower first.
 pub(super) type Pair = (u32, u32);
@@ -64,7 +64,7 @@ pub(super) struct CheckLog {
     /// The order of the first round: its neighbours are its pairs.
     pub(super) order: Vec<u32>,
     /// The last step of the seed search that was made; the first round was step 1.
-    pub(super) seed_step: u32,
+    pub(super) suspect_step: u32,
     /// Links whose ends were both tested with others.
     pub(super) probed: BTreeSet<Pair>,
     /// Closed rounds. A result of [`TestResult::Slow`](super::TestResult) here means: cut short while it worked;
@@ -88,10 +88,19 @@ impl CheckLog {
             compute_again: Vec::new(),
         };
         let nodes: Vec<Node> = subjects.into_iter().map(node).collect();
-        let order = screen::order(policy.seed, &nodes);
+        let order = first_round::order(policy.seed, &nodes);
         let racks = racks.into_iter().collect();
         let pods = pods.into_iter().collect();
-        Self { policy, nodes, racks, pods, order, seed_step: 1, probed: BTreeSet::new(), rounds: Vec::new() }
+        Self {
+            policy,
+            nodes,
+            racks,
+            pods,
+            order,
+            suspect_step: 1,
+            probed: BTreeSet::new(),
+            rounds: Vec::new(),
+        }
     }
 
     pub(super) fn node(&self, node: u32) -> Option<&Node> {

@@ -24,11 +24,11 @@ pub enum Component {
     /// `probe`: a check that died or hung before it reached any part.
     Probe,
     /// A part by name: `gpu 3`, `cpu`, `loopback`, or the command that did not answer.
-    Part(String),
+    Other(String),
 }
 
 impl Component {
-    /// All but [`Self::Part`].
+    /// All but [`Self::Other`].
     const NAMED: [Self; 6] = [
         Self::GpuBusy,
         Self::GpuPermission,
@@ -48,7 +48,7 @@ impl Component {
             Self::Switchbox => "switchbox",
             Self::CheckCommand => "check-command",
             Self::Probe => "probe",
-            Self::Part(name) => name,
+            Self::Other(name) => name,
         }
     }
 
@@ -70,7 +70,7 @@ impl From<&str> for Component {
         Self::NAMED
             .into_iter()
             .find(|named| named.as_str() == text)
-            .unwrap_or_else(|| Self::Part(text.to_owned()))
+            .unwrap_or_else(|| Self::Other(text.to_owned()))
     }
 }
 

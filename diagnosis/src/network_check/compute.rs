@@ -10,7 +10,7 @@ use super::{
 
 /// A node's compute time against the others' of its kind.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pace {
+pub(super) struct ComputeRatio {
     /// The shortest of its samples.
     pub(super) shortest: Duration,
     /// The mean of the others.
@@ -30,8 +30,8 @@ fn first(node: &Node) -> Option<&ComputeTime> {
     compute.filter(|compute| !compute.time.is_zero())
 }
 
-/// The paces of nodes with a measurement. None where too few others timed the same, or they disagree.
-pub(super) fn paces(log: &CheckLog) -> Vec<Option<Pace>> {
+/// The ratios of nodes with a measurement. None where too few others timed the same, or they disagree.
+pub(super) fn compute_ratios(log: &CheckLog) -> Vec<Option<ComputeRatio>> {
     let mut kinds: BTreeMap<&ComputeKind, Vec<(usize, Duration)>> = BTreeMap::new();
     for (number, node) in log.nodes.iter().enumerate() {
         if let Some(ComputeTime { time, kind }) = first(node) {
@@ -40,34 +40,39 @@ pub(super) fn paces(log: &CheckLog) -> Vec<Option<Pace>> {
     }
     // False stragglers are counted over the whole check.
     let measured = kinds.values().map(Vec::len).sum();
-    let mut paces = vec![None; log.nodes.len()];
+    let mut ratios = vec![None; log.nodes.len()];
     for times in kinds.values() {
-        of_one_kind(log, measured, times, &mut paces);
+        of_one_kind(log, measured, times, &mut ratios);
     }
-    paces
+    ratios
 }
 
-fn of_one_kind(log: &CheckLog, measured: usize, times: &[(usize, Duration)], paces: &mut [Option<Pace>]) {
+fn of_one_kind(
+    log: &CheckLog,
+    measured: usize,
+    times: &[(usize, Duration)],
+    ratios: &mut [Option<ComputeRatio>],
+) {
     let seconds: Vec<f64> = times.iter().map(|(_, time)| time.as_secs_f64()).collect();
     let threshold = log.policy.straggler_ratio();
     let needed = ratio::confirmations(measured, threshold, ratio::scatter(&seconds));
     for ((number, own), others) in times.iter().zip(ratio::means_of_others(&seconds)) {
-        let (Some(node), Some(pace)) = (log.nodes.get(*number), paces.get_mut(*number)) else { continue };
+        let (Some(node), Some(ratio)) = (log.nodes.get(*number), ratios.get_mut(*number)) else { continue };
         let shortest = node.compute_again.iter().copied().fold(*own, Duration::min);
         let samples = u32::try_from(node.compute_again.len()).unwrap_or(u32::MAX).saturating_add(1);
-        *pace = others.and_then(|others| {
+        *ratio = others.and_then(|others| {
             let lowest = others.ratio_of(shortest.as_secs_f64())?;
             let is_straggler = samples >= needed && lowest > threshold;
-            Some(Pace { shortest, others, lowest, samples, needed, is_straggler })
+            Some(ComputeRatio { shortest, others, lowest, samples, needed, is_straggler })
         });
     }
 }
 
 /// The finding on a node's compute times.
-pub(super) fn finding(log: &CheckLog, number: u32, pace: Option<Pace>) -> Option<ComputeFinding> {
+pub(super) fn finding(log: &CheckLog, number: u32, ratio: Option<ComputeRatio>) -> Option<ComputeFinding> {
     let node = log.node(number)?;
     let ComputeTime { time, kind } = first(node)?;
-    let others = pace.map(|pace| pace.others);
+    let others = ratio.map(|ratio| ratio.others);
     let baseline = |mean: Mean| Duration::try_from_secs_f64(mean.value).unwrap_or(Duration::MAX);
     Some(ComputeFinding {
         kind: kind.clone(),
@@ -91,11 +96,11 @@ pub(super) fn outliers(log: &CheckLog, number: u32, mean: Mean, most: usize) -> 
 
 /// Nodes that were slow once, and how often they measure again.
 pub(super) fn suspects(log: &CheckLog) -> Vec<(u32, u32)> {
-    let paces = paces(log);
+    let ratios = compute_ratios(log);
     let threshold = log.policy.straggler_ratio();
     let is_suspect = |node: u32| {
-        let pace = paces.get(node as usize).copied().flatten()?;
-        (pace.lowest > threshold).then_some((node, pace.needed.saturating_sub(1)))
+        let ratio = ratios.get(node as usize).copied().flatten()?;
+        (ratio.lowest > threshold).then_some((node, ratio.needed.saturating_sub(1)))
     };
     log.live().filter_map(is_suspect).collect()
 }

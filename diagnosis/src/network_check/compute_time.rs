@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub enum ComputeKind {
     /// Unspecified. Such times are compared with each other.
     #[default]
-    Untold,
+    Unspecified,
     /// Matrix products on any processor.
     Processor,
     /// A kernel of our own on an accelerator.
@@ -28,7 +28,7 @@ pub enum ComputeKind {
 impl fmt::Display for ComputeKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Untold => f.write_str("an unknown measure"),
+            Self::Unspecified => f.write_str("an unknown measure"),
             Self::Processor => f.write_str("matrix products on the processor"),
             Self::OwnKernel { model } => write!(f, "a kernel of our own on {model}"),
             Self::Cublas { model } => write!(f, "matrix products by cuBLAS on {model}"),
@@ -44,8 +44,8 @@ pub struct ComputeTime {
 }
 
 impl From<Duration> for ComputeTime {
-    /// Of [`ComputeKind::Untold`].
+    /// Of [`ComputeKind::Unspecified`].
     fn from(time: Duration) -> Self {
-        Self { time, kind: ComputeKind::Untold }
+        Self { time, kind: ComputeKind::Unspecified }
     }
 }

@@ -7,11 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Cut, Element, FabricNames, LinkFault, LinkKind,
+    Cut, FabricNames, LinkFault, LinkKind, NetworkElement,
     check_log::{CheckLog, Pair},
-    fabric::Part,
+    fabric::FabricElement,
     facts::Facts,
-    partial::Partial,
+    partial_uplinks::PartialUplinkFault,
 };
 use crate::counted::counted;
 
@@ -22,27 +22,38 @@ const EXACT: usize = 16;
 const NAMED: usize = 8;
 
 /// The elements that are known to be dead.
-fn dead_elements(log: &CheckLog, facts: &Facts, links: &[LinkFault], partial: &[Partial]) -> Vec<Element> {
+fn dead_elements(
+    log: &CheckLog,
+    facts: &Facts,
+    links: &[LinkFault],
+    partial: &[PartialUplinkFault],
+) -> Vec<NetworkElement> {
     let rack = |rack: u32| log.racks.get(rack as usize).copied().unwrap_or(rack);
     let pod = |pod: u32| log.pods.get(pod as usize).copied().unwrap_or(pod);
-    let is_replaced = |part: Part| partial.iter().any(|partial| partial.replaces(part));
-    let large = facts.fabric.blamed.iter().filter(|blamed| !is_replaced(blamed.part));
-    let large = large.map(|blamed| element(&rack, &pod, blamed.part));
-    let partial = partial.iter().map(|partial| Element::PartialUplink(rack(partial.rack)));
+    let is_replaced = |element: FabricElement| partial.iter().any(|partial| partial.replaces(element));
+    let large = facts.fabric.blamed.iter().filter(|blamed| !is_replaced(blamed.element));
+    let large = large.map(|blamed| network_element(&rack, &pod, blamed.element));
+    let partial = partial.iter().map(|partial| NetworkElement::PartialUplink(rack(partial.rack)));
     let links = links.iter().filter(|link| link.kind == LinkKind::Dead);
-    let mut all: Vec<Element> =
-        large.chain(partial).chain(links.map(|link| Element::Link(link.nodes.0, link.nodes.1))).collect();
+    let mut all: Vec<NetworkElement> = large
+        .chain(partial)
+        .chain(links.map(|link| NetworkElement::Link(link.nodes.0, link.nodes.1)))
+        .collect();
     all.sort_unstable();
     all.dedup();
     all
 }
 
 /// The element as reports name it.
-pub(super) fn element(rack: &impl Fn(u32) -> u32, pod: &impl Fn(u32) -> u32, part: Part) -> Element {
-    match part {
-        Part::Path(a, b) => Element::RackPair(rack(a), rack(b)),
-        Part::Uplink(a) => Element::Uplink(rack(a)),
-        Part::PodOut(a) | Part::PodSwitch(a) => Element::Pod(pod(a)),
+pub(super) fn network_element(
+    rack: &impl Fn(u32) -> u32,
+    pod: &impl Fn(u32) -> u32,
+    element: FabricElement,
+) -> NetworkElement {
+    match element {
+        FabricElement::Path(a, b) => NetworkElement::RackPair(rack(a), rack(b)),
+        FabricElement::Uplink(a) => NetworkElement::Uplink(rack(a)),
+        FabricElement::PodOut(a) | FabricElement::PodSwitch(a) => NetworkElement::Pod(pod(a)),
     }
 }
 
@@ -51,7 +62,7 @@ pub(super) fn cut(
     log: &CheckLog,
     facts: &Facts,
     links: &[LinkFault],
-    partial: &[Partial],
+    partial: &[PartialUplinkFault],
     taking_part: &[u32],
 ) -> Option<Cut> {
     let elements = dead_elements(log, facts, links, partial);
@@ -91,7 +102,7 @@ fn listed(all: &[String]) -> String {
     if all.len() > NAMED { format!("{named} and {} more", all.len() - NAMED) } else { named }
 }
 
-impl Element {
+impl NetworkElement {
     /// The fault of the element, for a sentence.
     fn message(&self, names: &FabricNames) -> String {
         let (rack, pod) = (|rack: &u32| names.rack(*rack), |pod: &u32| names.pod(*pod));
@@ -108,23 +119,23 @@ impl Element {
 }
 
 /// Nodes without a dead large element between them, ascending; each list is one way to train.
-fn islands(log: &CheckLog, facts: &Facts, partial: &[Partial], nodes: &[u32]) -> Vec<Vec<u32>> {
+fn islands(log: &CheckLog, facts: &Facts, partial: &[PartialUplinkFault], nodes: &[u32]) -> Vec<Vec<u32>> {
     #[derive(PartialEq, Eq, PartialOrd, Ord)]
     enum Island {
         Rack(u32),
         Pod(u32),
         Rest,
     }
-    let blamed: BTreeSet<Part> = facts.fabric.blamed.iter().map(|blamed| blamed.part).collect();
+    let blamed: BTreeSet<FabricElement> = facts.fabric.blamed.iter().map(|blamed| blamed.element).collect();
     let mut islands: BTreeMap<Island, Vec<u32>> = BTreeMap::new();
     for node in nodes {
         let (rack, pod) = (log.rack(*node), log.pod(*node));
-        let is_rack = blamed.contains(&Part::Uplink(rack))
-            || blamed.contains(&Part::PodSwitch(pod))
+        let is_rack = blamed.contains(&FabricElement::Uplink(rack))
+            || blamed.contains(&FabricElement::PodSwitch(pod))
             || partial.iter().any(|partial| partial.rack == rack);
         let island = match is_rack {
             true => Island::Rack(rack),
-            false if blamed.contains(&Part::PodOut(pod)) => Island::Pod(pod),
+            false if blamed.contains(&FabricElement::PodOut(pod)) => Island::Pod(pod),
             false => Island::Rest,
         };
         islands.entry(island).or_default().push(*node);
@@ -134,8 +145,8 @@ fn islands(log: &CheckLog, facts: &Facts, partial: &[Partial], nodes: &[u32]) ->
 
 /// Of racks with a dead path between them the heavier ones are kept.
 fn without_dead_paths(log: &CheckLog, facts: &Facts, nodes: Vec<u32>) -> Vec<u32> {
-    let paths = facts.fabric.blamed.iter().filter_map(|blamed| match blamed.part {
-        Part::Path(a, b) => Some((a, b)),
+    let paths = facts.fabric.blamed.iter().filter_map(|blamed| match blamed.element {
+        FabricElement::Path(a, b) => Some((a, b)),
         _ => None,
     });
     let mut weights: BTreeMap<u32, usize> = BTreeMap::new();

@@ -5,14 +5,14 @@ use std::time::Duration;
 use super::{
     Baseline, ComputeKind, Cut, Evidence, NodeVerdict, TestRecord, TestResult,
     check_log::CheckLog,
-    compute::{self, Pace},
-    facts::{Facts, Piece, tests},
+    compute::{self, ComputeRatio},
+    facts::{Facts, TestEvidence, tests},
     judged::Judged,
 };
 use crate::counted::counted;
 
 /// The most tests that are listed for one node, the first ones.
-const MOST_LISTED: usize = 8;
+const MAX_LISTED: usize = 8;
 
 /// A test of a node, and its round.
 type Listed<'a> = (usize, &'a TestRecord, Judged);
@@ -54,7 +54,7 @@ pub(super) fn evidence(
     number: u32,
     verdict: &NodeVerdict,
     tests: &[Listed<'_>],
-    pace: Option<Pace>,
+    ratio: Option<ComputeRatio>,
     cut: Option<&Cut>,
 ) -> Vec<Evidence> {
     match verdict {
@@ -70,16 +70,16 @@ pub(super) fn evidence(
             vec![Evidence { round, partners, message: format!("lost: {reason}") }]
         }
         NodeVerdict::StragglerCompute => {
-            let message = pace.map(|pace| compute_message(log, number, pace));
+            let message = ratio.map(|ratio| compute_message(log, number, ratio));
             let round = log.rounds.first().map(|_| 0);
             message.map(|message| Evidence { round, partners: Vec::new(), message }).into_iter().collect()
         }
         NodeVerdict::Fault | NodeVerdict::StragglerNetwork | NodeVerdict::Flaky => {
-            let pieces = facts.node(number).map_or(&[][..], |node| &node.evidence);
-            let mut evidence: Vec<Evidence> = pieces
+            let found = facts.node(number).map_or(&[][..], |node| &node.evidence);
+            let mut evidence: Vec<Evidence> = found
                 .iter()
-                .filter(|piece| piece.is_fail || *verdict != NodeVerdict::Flaky)
-                .filter_map(|piece| with_good_partner(log, facts, number, piece))
+                .filter(|test_evidence| test_evidence.is_fail || *verdict != NodeVerdict::Flaky)
+                .filter_map(|test_evidence| with_good_partner(log, facts, number, test_evidence))
                 .collect();
             if *verdict == NodeVerdict::Flaky {
                 evidence.extend(passes(number, tests));
@@ -127,28 +127,33 @@ fn unreachable(
         let message = format!("failed with {}: {}", names(&partners), reason(test, number));
         Evidence { round: index(*round), partners, message }
     };
-    told.extend(failed.take(MOST_LISTED).map(tell));
+    told.extend(failed.take(MAX_LISTED).map(tell));
     told
 }
 
-/// `failed with node 4, which is verified: connection timed out after 2.0 s`.
-fn with_good_partner(log: &CheckLog, facts: &Facts, number: u32, piece: &Piece) -> Option<Evidence> {
-    let test = log.rounds.get(piece.round)?.tests.get(piece.test)?;
-    let partner = format!("node {}, which is verified", piece.partner);
-    let message = if piece.is_fail {
+/// `failed with node 4, which is proven good: connection timed out after 2.0 s`.
+fn with_good_partner(
+    log: &CheckLog,
+    facts: &Facts,
+    number: u32,
+    test_evidence: &TestEvidence,
+) -> Option<Evidence> {
+    let test = log.rounds.get(test_evidence.round)?.tests.get(test_evidence.test)?;
+    let partner = format!("node {}, which is proven good", test_evidence.partner);
+    let message = if test_evidence.is_fail {
         format!("failed with {partner}: {}", reason(test, number))
     } else {
-        let judged = facts.judged.get(piece.round)?.get(piece.test)?;
+        let judged = facts.judged.get(test_evidence.round)?.get(test_evidence.test)?;
         slow_message(number, &partner, test, *judged)
     };
-    Some(Evidence { round: index(piece.round), partners: vec![piece.partner], message })
+    Some(Evidence { round: index(test_evidence.round), partners: vec![test_evidence.partner], message })
 }
 
-/// `2.10 times the mean compute time of the others in 2 of 2 samples: at least 105.0 ms against 50.0 ms, ...`.
-fn compute_message(log: &CheckLog, number: u32, pace: Pace) -> String {
-    let Pace { shortest, others, lowest, samples, .. } = pace;
+/// `2.10 times the mean compute time of the others in 2 of 2 samples: at least 105.0 ms and they 50.0 ms, ...`.
+fn compute_message(log: &CheckLog, number: u32, ratio: ComputeRatio) -> String {
+    let ComputeRatio { shortest, others, lowest, samples, .. } = ratio;
     let mean = Duration::try_from_secs_f64(others.value).unwrap_or(Duration::MAX);
-    let outliers = compute::outliers(log, number, others, MOST_LISTED);
+    let outliers = compute::outliers(log, number, others, MAX_LISTED);
     let named: Vec<String> =
         outliers.iter().map(|(node, time)| format!("node {node} ({})", millis(*time))).collect();
     let more = match others.left_out as usize - outliers.len() {
@@ -245,7 +250,7 @@ fn inconclusive(facts: &Facts, number: u32, tests: &[Listed<'_>]) -> Vec<Evidenc
         };
         Evidence { round: index(*round), partners, message }
     };
-    tests.iter().take(MOST_LISTED).map(tell).collect()
+    tests.iter().take(MAX_LISTED).map(tell).collect()
 }
 
 fn others(test: &TestRecord, number: u32) -> impl Iterator<Item = u32> {
@@ -273,7 +278,7 @@ fn timed(log: &CheckLog, number: u32) -> String {
     let compute = log.node(number).and_then(|node| node.local.compute.as_ref());
     match compute.map(|compute| &compute.kind) {
         Some(kind @ (ComputeKind::OwnKernel { .. } | ComputeKind::Cublas { .. })) => format!(", for {kind}"),
-        Some(ComputeKind::Processor | ComputeKind::Untold) | None => String::new(),
+        Some(ComputeKind::Processor | ComputeKind::Unspecified) | None => String::new(),
     }
 }
 

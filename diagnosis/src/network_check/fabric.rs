@@ -21,7 +21,7 @@ const FEWEST: usize = 2;
 
 /// An element that several pairs of nodes share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Part {
+pub(super) enum FabricElement {
     /// All paths between two racks, by index, the lower first.
     Path(u32, u32),
     /// All uplinks of a rack.
@@ -35,11 +35,11 @@ pub(super) enum Part {
 /// An element that is a smaller explanation than nodes and links.
 #[derive(Debug, Clone)]
 pub(super) struct Blamed {
-    pub(super) part: Part,
+    pub(super) element: FabricElement,
     /// The pairs that failed over it since it was last passed.
     pub(super) pairs: BTreeSet<Pair>,
     /// Other elements that explain the same.
-    pub(super) rivals: Vec<Part>,
+    pub(super) rivals: Vec<FabricElement>,
     /// It was last passed in this round.
     pub(super) last_pass: Option<usize>,
 }
@@ -49,18 +49,22 @@ pub(super) struct Blamed {
 pub(super) struct Fabric {
     pub(super) blamed: Vec<Blamed>,
     /// Their places in the list.
-    sure: BTreeMap<Part, usize>,
+    sure: BTreeMap<FabricElement, usize>,
     has_pods: bool,
 }
 
 /// The elements between these two nodes, of racks and pods.
-fn parts(log: &CheckLog, has_pods: bool, (a, b): Pair) -> impl Iterator<Item = Part> {
+fn elements(log: &CheckLog, has_pods: bool, (a, b): Pair) -> impl Iterator<Item = FabricElement> {
     let racks = log.racks_of((a, b));
     let pods = pair(log.pod(a), log.pod(b));
     let is_across = racks.0 != racks.1;
-    let of_racks = [Part::Path(racks.0, racks.1), Part::Uplink(racks.0), Part::Uplink(racks.1)];
-    let out = [Part::PodOut(pods.0), Part::PodOut(pods.1)];
-    let switches = [Part::PodSwitch(pods.0), Part::PodSwitch(pods.1)];
+    let of_racks = [
+        FabricElement::Path(racks.0, racks.1),
+        FabricElement::Uplink(racks.0),
+        FabricElement::Uplink(racks.1),
+    ];
+    let out = [FabricElement::PodOut(pods.0), FabricElement::PodOut(pods.1)];
+    let switches = [FabricElement::PodSwitch(pods.0), FabricElement::PodSwitch(pods.1)];
     let is_out = is_across && has_pods && pods.0 != pods.1;
     let switches =
         switches.into_iter().take(if !(is_across && has_pods) { 0 } else { 1 + usize::from(is_out) });
@@ -76,18 +80,18 @@ impl Fabric {
         if racks < 2 {
             return fabric;
         }
-        let mut last_passes: BTreeMap<Part, usize> = BTreeMap::new();
+        let mut last_passes: BTreeMap<FabricElement, usize> = BTreeMap::new();
         for test in tests.iter().filter(|test| test.works) {
-            for part in parts(log, has_pods, test.ends) {
-                let last = last_passes.entry(part).or_default();
+            for element in elements(log, has_pods, test.ends) {
+                let last = last_passes.entry(element).or_default();
                 *last = test.round.max(*last);
             }
         }
-        let mut through: BTreeMap<Part, Vec<usize>> = BTreeMap::new();
+        let mut through: BTreeMap<FabricElement, Vec<usize>> = BTreeMap::new();
         for (place, test) in tests.iter().enumerate().filter(|(_, test)| test.speaks) {
-            for part in parts(log, has_pods, test.ends) {
-                if last_passes.get(&part).is_none_or(|last| test.round > *last) {
-                    through.entry(part).or_default().push(place);
+            for element in elements(log, has_pods, test.ends) {
+                if last_passes.get(&element).is_none_or(|last| test.round > *last) {
+                    through.entry(element).or_default().push(place);
                 }
             }
         }
@@ -105,23 +109,28 @@ impl Fabric {
         let mut covered: BTreeSet<usize> = BTreeSet::new();
         // What one element explains another need not: the best is evaluated again before it is accepted.
         let all = view.through.keys();
-        let mut queue: BinaryHeap<(usize, Reverse<Part>)> =
-            all.filter_map(|part| Some((view.gain(*part, &covered)?.0, Reverse(*part)))).collect();
-        while let Some((replaced, Reverse(part))) = queue.pop() {
-            let Some((now, free)) = view.gain(part, &covered) else { continue };
+        let mut queue: BinaryHeap<(usize, Reverse<FabricElement>)> =
+            all.filter_map(|element| Some((view.gain(*element, &covered)?.0, Reverse(*element)))).collect();
+        while let Some((replaced, Reverse(element))) = queue.pop() {
+            let Some((now, free)) = view.gain(element, &covered) else { continue };
             if now < replaced {
-                queue.push((now, Reverse(part)));
+                queue.push((now, Reverse(element)));
                 continue;
             }
-            let is_rival = |(other, places): &(&Part, &Vec<usize>)| {
-                **other != part && free.iter().all(|place| places.binary_search(place).is_ok())
+            let is_rival = |(other, places): &(&FabricElement, &Vec<usize>)| {
+                **other != element && free.iter().all(|place| places.binary_search(place).is_ok())
             };
             let rivals = view.through.iter().filter(is_rival).map(|(other, _)| *other).collect();
-            let all = view.through.get(&part).cloned().unwrap_or_default();
+            let all = view.through.get(&element).cloned().unwrap_or_default();
             let pairs = all.iter().filter_map(|place| tests.get(*place)).map(|test| test.ends).collect();
             covered.extend(all);
-            fabric.sure.insert(part, fabric.blamed.len());
-            fabric.blamed.push(Blamed { part, pairs, rivals, last_pass: last_passes.get(&part).copied() });
+            fabric.sure.insert(element, fabric.blamed.len());
+            fabric.blamed.push(Blamed {
+                element,
+                pairs,
+                rivals,
+                last_pass: last_passes.get(&element).copied(),
+            });
         }
         fabric
     }
@@ -134,7 +143,7 @@ impl Fabric {
 
     /// The same for elements larger than the path between two racks.
     pub(super) fn explains_out_of_racks(&self, log: &CheckLog, round: usize, ends: Pair) -> bool {
-        let larger = self.blamed_over(log, ends).filter(|it| !matches!(it.part, Part::Path(..)));
+        let larger = self.blamed_over(log, ends).filter(|it| !matches!(it.element, FabricElement::Path(..)));
         larger.into_iter().any(|it| it.last_pass.is_none_or(|last| round >= last))
     }
 
@@ -144,14 +153,14 @@ impl Fabric {
     }
 
     /// Whether the path of the two has this element.
-    pub(super) fn is_over(&self, log: &CheckLog, part: Part, ends: Pair) -> bool {
-        parts(log, self.has_pods, ends).any(|it| it == part)
+    pub(super) fn is_over(&self, log: &CheckLog, element: FabricElement, ends: Pair) -> bool {
+        elements(log, self.has_pods, ends).any(|it| it == element)
     }
 
     /// The dead elements between the two.
     pub(super) fn blamed_over(&self, log: &CheckLog, ends: Pair) -> impl Iterator<Item = &Blamed> {
-        let parts = parts(log, self.has_pods, ends).filter(|_| !self.sure.is_empty());
-        parts.filter_map(|part| self.sure.get(&part).and_then(|at| self.blamed.get(*at)))
+        let elements = elements(log, self.has_pods, ends).filter(|_| !self.sure.is_empty());
+        elements.filter_map(|element| self.sure.get(&element).and_then(|at| self.blamed.get(*at)))
     }
 }
 
@@ -164,23 +173,23 @@ struct View<'a> {
     /// Places of the tests against a node since it passed.
     of_nodes: BTreeMap<u32, Vec<usize>>,
     /// Places of the tests that failed over an element since it was passed, ascending.
-    through: BTreeMap<Part, Vec<usize>>,
+    through: BTreeMap<FabricElement, Vec<usize>>,
 }
 
 impl View<'_> {
     /// The number of nodes and links that this element replaces beyond what is covered, and their tests. `None` for
     /// too few, and where no two healthy nodes failed over it: then its nodes may be broken as well.
-    fn gain(&self, part: Part, covered: &BTreeSet<usize>) -> Option<(usize, Vec<usize>)> {
+    fn gain(&self, element: FabricElement, covered: &BTreeSet<usize>) -> Option<(usize, Vec<usize>)> {
         let open = |place: &usize| !covered.contains(place);
         let is_through = |place: &usize| {
             let ends = self.tests.get(*place).map(|test| test.ends);
-            ends.is_some_and(|ends| parts(self.log, self.has_pods, ends).any(|it| it == part))
+            ends.is_some_and(|ends| elements(self.log, self.has_pods, ends).any(|it| it == element))
         };
         // It is broken whether this element is or not.
         let is_needed = |node: u32| {
             self.of_nodes.get(&node).is_some_and(|own| own.iter().any(|it| open(it) && !is_through(it)))
         };
-        let places = self.through.get(&part)?.iter().copied().filter(open);
+        let places = self.through.get(&element)?.iter().copied().filter(open);
         let is_free = |place: &usize| {
             self.tests.get(*place).is_some_and(|it| !is_needed(it.ends.0) && !is_needed(it.ends.1))
         };

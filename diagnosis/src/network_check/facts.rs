@@ -18,8 +18,8 @@ use super::{
 
 /// A test that is evidence against a node.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Piece {
-    /// A node that is verified.
+pub(super) struct TestEvidence {
+    /// A node that is proven good.
     pub(super) partner: u32,
     /// Its place in the log.
     pub(super) round: usize,
@@ -51,8 +51,8 @@ pub(super) struct NodeFacts {
     pub(super) is_undecided: bool,
     /// It never passed, and dead larger elements explain why.
     pub(super) is_out_of_reach: bool,
-    /// One piece for each good partner.
-    pub(super) evidence: Vec<Piece>,
+    /// One for each good partner.
+    pub(super) evidence: Vec<TestEvidence>,
     /// Other nodes that it was tested with, in pairs.
     pub(super) met: Vec<u32>,
 }
@@ -112,7 +112,8 @@ impl Facts {
         let mut edges = links::edges(log, &judged, &is_good);
         let fabric = Fabric::of(log, &telling_of_paths(&pairs, &edges), &nodes);
         for (ends, edge) in &mut edges {
-            edge.is_explained = edge.first.is_some_and(|piece| fabric.explains(log, piece.round, *ends));
+            edge.is_explained =
+                edge.first.is_some_and(|test_evidence| fabric.explains(log, test_evidence.round, *ends));
         }
         let open_paths = links::open_paths(log, &judged);
         gather(log, &pairs, &fabric, &mut nodes);
@@ -171,7 +172,7 @@ impl Facts {
     /// Finds nodes that passed at first, and since then with no other: they died in the check. Failures with them
     /// since are no evidence against others.
     fn find_those_that_died(&mut self, log: &CheckLog) {
-        let mut since: BTreeMap<u32, Vec<Piece>> = BTreeMap::new();
+        let mut since: BTreeMap<u32, Vec<TestEvidence>> = BTreeMap::new();
         for test in self.pairs.iter().filter(|test| test.speaks && test.is_fail) {
             if self.fabric.explains(log, test.round, test.ends) {
                 continue;
@@ -181,36 +182,45 @@ impl Facts {
                 let first = self.edges.get(&test.ends).map_or(test.round, |edge| edge.since);
                 let is_open = self.is(node, |it| it.last_pass.is_some_and(|last| first > last))
                     && self.is(partner, |it| it.good);
-                let pieces = since.entry(node).or_default();
-                if is_open && pieces.iter().all(|piece| piece.partner != partner) {
-                    pieces.push(Piece { partner, round: test.round, test: test.index, is_fail: true });
+                let evidence = since.entry(node).or_default();
+                if is_open && evidence.iter().all(|test_evidence| test_evidence.partner != partner) {
+                    evidence.push(TestEvidence {
+                        partner,
+                        round: test.round,
+                        test: test.index,
+                        is_fail: true,
+                    });
                 }
             }
         }
         let degree = |node: u32| since.get(&node).map_or(0, Vec::len);
         let mut died = Vec::new();
-        for (node, pieces) in &since {
+        for (node, evidence) in &since {
             // A partner that passed since, or that has less evidence against it.
-            let is_sound = |piece: &&Piece| {
-                degree(piece.partner) < pieces.len()
-                    || self.is(piece.partner, |it| it.last_pass.is_some_and(|last| last >= piece.round))
+            let is_sound = |test_evidence: &&TestEvidence| {
+                degree(test_evidence.partner) < evidence.len()
+                    || self.is(test_evidence.partner, |it| {
+                        it.last_pass.is_some_and(|last| last >= test_evidence.round)
+                    })
             };
-            let sound = count(pieces.iter().filter(is_sound));
-            let is_told = !self.racks.is_in_doubt(log, *node, pieces);
+            let sound = count(evidence.iter().filter(is_sound));
+            let is_told = !self.racks.is_in_doubt(log, *node, evidence);
             if self.is(*node, |it| it.good) && sound >= self.needed && is_told {
-                died.push((*node, pieces.clone()));
+                died.push((*node, evidence.clone()));
             }
         }
-        for (node, pieces) in died {
+        for (node, evidence) in died {
             if let Some(facts) = self.nodes.get_mut(node as usize) {
-                (facts.good, facts.condemned, facts.evidence) = (false, true, pieces);
+                (facts.good, facts.condemned, facts.evidence) = (false, true, evidence);
             }
             for partner in &mut self.nodes {
-                let Some(at) = partner.evidence.iter().position(|piece| piece.partner == node) else {
+                let Some(at) =
+                    partner.evidence.iter().position(|test_evidence| test_evidence.partner == node)
+                else {
                     continue;
                 };
-                let is_since = partner.evidence.get(at).is_some_and(|piece| {
-                    since.get(&node).is_some_and(|own| own.iter().any(|it| it.round == piece.round))
+                let is_since = partner.evidence.get(at).is_some_and(|test_evidence| {
+                    since.get(&node).is_some_and(|own| own.iter().any(|it| it.round == test_evidence.round))
                 });
                 if is_since && !partner.has_passed {
                     partner.evidence.remove(at);
@@ -321,16 +331,17 @@ fn gather(log: &CheckLog, pairs: &[PairTest], fabric: &Fabric, nodes: &mut [Node
             if !test.is_fail && node.has_passed {
                 continue;
             }
-            let piece = Piece { partner, round: test.round, test: test.index, is_fail: test.is_fail };
-            match node.evidence.iter_mut().find(|piece| piece.partner == partner) {
-                Some(log) if piece.is_fail && !log.is_fail => *log = piece,
+            let test_evidence =
+                TestEvidence { partner, round: test.round, test: test.index, is_fail: test.is_fail };
+            match node.evidence.iter_mut().find(|test_evidence| test_evidence.partner == partner) {
+                Some(log) if test_evidence.is_fail && !log.is_fail => *log = test_evidence,
                 Some(_) => {}
-                None => node.evidence.push(piece),
+                None => node.evidence.push(test_evidence),
             }
         }
     }
     for node in nodes {
-        node.evidence.sort_by_key(|piece| (piece.round, piece.test));
+        node.evidence.sort_by_key(|test_evidence| (test_evidence.round, test_evidence.test));
     }
 }
 
@@ -344,7 +355,7 @@ fn gather(log: &CheckLog, pairs: &[PairTest], fabric: &Fabric, nodes: &mut [Node
 )]
 fn needed(log: &CheckLog, pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>, nodes: &[NodeFacts]) -> u32 {
     /// Where everything fails by chance no number is enough.
-    const MOST: u32 = 5;
+    const MAX_TESTS: u32 = 5;
     const CHANCE: f64 = 1e-4;
     let fewest = log.policy.confirm.max(1);
     let is_good = |node: u32| nodes.get(node as usize).is_some_and(|node| node.good);
@@ -365,7 +376,7 @@ fn needed(log: &CheckLog, pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>, node
     }
     let share = (f64::from(failures) / telling as f64).min(0.5);
     let tests = (CHANCE / log.nodes.len() as f64).ln() / share.ln();
-    (tests.ceil() as u32).clamp(fewest, MOST.max(fewest))
+    (tests.ceil() as u32).clamp(fewest, MAX_TESTS.max(fewest))
 }
 
 /// Condemns nodes that never passed, and failed with enough good ones.
@@ -374,13 +385,15 @@ fn condemn(log: &CheckLog, racks: &Racks, needed: u32, slow_confirmations: u32, 
     let good: BTreeSet<u32> =
         (0_u32..).zip(&*nodes).filter(|(_, node)| node.good).map(|(number, _)| number).collect();
     for (number, node) in (0_u32..).zip(&mut *nodes).filter(|(_, node)| !node.has_passed) {
-        let pieces = count(node.evidence.iter());
-        let fails = count(node.evidence.iter().filter(|piece| piece.is_fail));
-        node.slow = fails < fewest && fails < pieces;
+        let evidence = count(node.evidence.iter());
+        let fails = count(node.evidence.iter().filter(|test_evidence| test_evidence.is_fail));
+        node.slow = fails < fewest && fails < evidence;
         // In a small cluster there are no more partners.
-        let is_all = || good.iter().all(|other| node.evidence.iter().any(|piece| piece.partner == *other));
+        let is_all = || {
+            good.iter().all(|other| node.evidence.iter().any(|test_evidence| test_evidence.partner == *other))
+        };
         let needed = if node.slow { fewest.max(slow_confirmations) } else { needed };
-        let is_enough = pieces >= needed || pieces >= fewest && !node.slow && is_all();
+        let is_enough = evidence >= needed || evidence >= fewest && !node.slow && is_all();
         if !is_enough {
             node.is_undecided = racks.is_leaf_dead(log.rack(number)) && !node.is_gone;
             continue;

@@ -6,12 +6,12 @@ use super::{
     NodeFinding, NodeVerdict, OnBadPath, Outcome, PartialUplink, RackPairFault, TaintGuard, Tainting,
     ambiguity,
     check_log::CheckLog,
-    compute::{self, Pace},
+    compute::{self, ComputeRatio},
     cut,
     evidence::{comm_ratios, evidence, listed},
-    fabric::Part,
+    fabric::FabricElement,
     facts::{Facts, NodeFacts},
-    links, partial, ratio,
+    links, partial_uplinks, ratio,
 };
 
 /// Taints that are allowed in any cluster, however small.
@@ -20,17 +20,17 @@ const ALWAYS_ALLOWED: u32 = 2;
 /// The outcome by the present facts.
 pub(super) fn outcome(log: &CheckLog, took: Duration) -> Outcome {
     let facts = Facts::of(log);
-    let paces = compute::paces(log);
-    let compute_confirmations = paces.iter().flatten().map(|pace| pace.needed).max().unwrap_or(0);
+    let compute_ratios = compute::compute_ratios(log);
+    let compute_confirmations = compute_ratios.iter().flatten().map(|ratio| ratio.needed).max().unwrap_or(0);
     let lists = listed(log, &facts);
     let comm = comm_ratios(log, &facts);
     let is_untested = log.rounds.is_empty() || is_left_alone(log, &facts);
-    let partial = partial::uplinks(log, &facts);
+    let partial = partial_uplinks::uplinks(log, &facts);
     let links = links::faults(log, &facts, &partial);
     let mut verdicts = Vec::with_capacity(log.nodes.len());
     for (number, node) in (0_u32..).zip(&facts.nodes) {
-        let pace = paces.get(number as usize).copied().flatten();
-        verdicts.push(verdict(log, number, node, pace, is_untested));
+        let ratio = compute_ratios.get(number as usize).copied().flatten();
+        verdicts.push(verdict(log, number, node, ratio, is_untested));
     }
     let takes_part: Vec<u32> = (0..)
         .zip(&verdicts)
@@ -48,15 +48,15 @@ pub(super) fn outcome(log: &CheckLog, took: Duration) -> Outcome {
     let mut nodes = Vec::with_capacity(log.nodes.len());
     for (number, verdict) in (0_u32..).zip(verdicts) {
         let index = number as usize;
-        let pace = paces.get(index).copied().flatten();
+        let ratio = compute_ratios.get(index).copied().flatten();
         let tests = lists.get(index).map_or(&[][..], |tests| tests);
         let why = cut.as_ref().filter(|cut| cut.left_out.binary_search(&number).is_ok());
         nodes.push(NodeFinding {
-            evidence: evidence(log, &facts, number, &verdict, tests, pace, why),
+            evidence: evidence(log, &facts, number, &verdict, tests, ratio, why),
             tainted: deserves_taint(log, number, &verdict),
             excluded: is_excluded(log, &verdict),
-            compute_permille: pace.map(|pace| ratio::permille(pace.lowest)),
-            compute: compute::finding(log, number, pace),
+            compute_permille: ratio.map(|ratio| ratio::permille(ratio.lowest)),
+            compute: compute::finding(log, number, ratio),
             comm_permille: comm.get(index).copied().flatten().map(ratio::permille),
             verdict,
         });
@@ -75,20 +75,21 @@ pub(super) fn outcome(log: &CheckLog, took: Duration) -> Outcome {
     }
     let rack = |rack: u32| log.racks.get(rack as usize).copied().unwrap_or(rack);
     let pod = |pod: u32| log.pods.get(pod as usize).copied().unwrap_or(pod);
-    let blamed =
-        || facts.fabric.blamed.iter().filter(|it| !partial.iter().any(|partial| partial.replaces(it.part)));
-    let rack_pairs = blamed().filter_map(|blamed| match blamed.part {
-        Part::Path(a, b) => {
+    let blamed = || {
+        facts.fabric.blamed.iter().filter(|it| !partial.iter().any(|partial| partial.replaces(it.element)))
+    };
+    let rack_pairs = blamed().filter_map(|blamed| match blamed.element {
+        FabricElement::Path(a, b) => {
             Some(RackPairFault { racks: (rack(a), rack(b)), pairs: blamed.pairs.iter().copied().collect() })
         }
         _ => None,
     });
-    let uplinks = blamed().filter_map(|blamed| match blamed.part {
-        Part::Uplink(of) => Some(rack(of)),
+    let uplinks = blamed().filter_map(|blamed| match blamed.element {
+        FabricElement::Uplink(of) => Some(rack(of)),
         _ => None,
     });
-    let pods = blamed().filter_map(|blamed| match blamed.part {
-        Part::PodOut(of) | Part::PodSwitch(of) => Some(pod(of)),
+    let pods = blamed().filter_map(|blamed| match blamed.element {
+        FabricElement::PodOut(of) | FabricElement::PodSwitch(of) => Some(pod(of)),
         _ => None,
     });
     let mut uplinks: Vec<u32> = uplinks.collect();
@@ -147,7 +148,7 @@ fn verdict(
     log: &CheckLog,
     number: u32,
     facts: &NodeFacts,
-    pace: Option<Pace>,
+    ratio: Option<ComputeRatio>,
     is_untested: bool,
 ) -> NodeVerdict {
     let Some(node) = log.node(number) else { return NodeVerdict::Inconclusive };
@@ -160,7 +161,7 @@ fn verdict(
     if let Some((_, reason)) = &node.lost {
         return NodeVerdict::Lost { reason: reason.clone() };
     }
-    let is_slow_computing = pace.is_some_and(|pace| pace.is_straggler);
+    let is_slow_computing = ratio.is_some_and(|ratio| ratio.is_straggler);
     if facts.is_undecided || facts.is_held || facts.is_out_of_reach {
         NodeVerdict::Unreachable
     } else if facts.flaky {

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     Baseline, TestRecord, TestResult,
-    baseline::Paces,
+    baseline::TransferTimes,
     check_log::CheckLog,
     ratio::{self, Mean},
 };
@@ -28,12 +28,12 @@ pub(super) struct Judged {
 pub(super) fn judge(log: &CheckLog) -> (Vec<Vec<Judged>>, u32) {
     let tests = || log.rounds.iter().flat_map(|round| &round.tests);
     let timed = || tests().filter_map(|test| Some((test, seconds(test)?)));
-    let of_all = Paces::of(timed(), |_| true);
+    let of_all = TransferTimes::of(timed(), |_| true);
     // Tests between racks are no faster: the others of a test within a rack have both kinds.
     let inside = timed().filter(|(test, _)| !test.across);
     let inside: BTreeSet<u32> = inside.flat_map(|(test, _)| test.members.iter().copied()).collect();
-    let within = Paces::of(timed(), |node| inside.contains(&node));
-    let across = Paces::of(timed().filter(|(test, _)| test.across), |_| true);
+    let within = TransferTimes::of(timed(), |node| inside.contains(&node));
+    let across = TransferTimes::of(timed().filter(|(test, _)| test.across), |_| true);
     let threshold = log.policy.straggler_ratio();
     let mut judged: Vec<Vec<Judged>> = Vec::with_capacity(log.rounds.len());
     for round in &log.rounds {
@@ -79,7 +79,12 @@ fn seconds(test: &TestRecord) -> Option<f64> {
 /// racks, or all others where too few were, for tests between racks are no faster. A test between racks: the others
 /// that were tested between racks; where they are few, they may be fast by chance, so the larger mean counts; where
 /// there are none, there is no baseline.
-fn mean_for(test: &TestRecord, seconds: f64, class: &Paces, all: &Paces) -> Option<(Mean, bool)> {
+fn mean_for(
+    test: &TestRecord,
+    seconds: f64,
+    class: &TransferTimes,
+    all: &TransferTimes,
+) -> Option<(Mean, bool)> {
     let of_class = class.mean_for(test, seconds);
     if let Some(own) = of_class.filter(|own| own.seen() >= ENOUGH) {
         return Some((own, false));

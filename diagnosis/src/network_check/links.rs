@@ -8,9 +8,9 @@ use std::{
 use super::{
     LinkFault, LinkKind, TestResult,
     check_log::{CheckLog, Pair, pair},
-    facts::{Facts, NodeFacts, PairTest, Piece, all_met, ends, tests},
+    facts::{Facts, NodeFacts, PairTest, TestEvidence, all_met, ends, tests},
     judged::Judged,
-    partial::Partial,
+    partial_uplinks::PartialUplinkFault,
 };
 
 /// The tests between two nodes of which one did not pass.
@@ -22,7 +22,7 @@ pub(super) struct Edge {
     /// Both were in a group of three that failed, and all three are good.
     fails_in_three: u32,
     /// The first test that failed; else the first that was slow. `partner` has no meaning here.
-    pub(super) first: Option<Piece>,
+    pub(super) first: Option<TestEvidence>,
     /// One of its ends is hardly faster with others, so the link need not be slow.
     is_like_its_ends: bool,
     /// The round of the first that did not pass.
@@ -70,7 +70,7 @@ pub(super) fn edges(log: &CheckLog, judged: &[Vec<Judged>], is_good: &[bool]) ->
             edge.slows += 1;
         }
         if edge.first.is_none_or(|first| is_fail && !first.is_fail) {
-            edge.first = Some(Piece { partner: ends.1, round, test: index, is_fail });
+            edge.first = Some(TestEvidence { partner: ends.1, round, test: index, is_fail });
         }
     }
     for (_, _, test, judged) in tests(&log.rounds, judged) {
@@ -191,7 +191,10 @@ pub(super) fn mark_flaky(pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>, nodes
     let good: Vec<bool> = nodes.iter().map(|node| node.good).collect();
     let is_good = |node: u32| good.get(node as usize).copied().unwrap_or(false);
     let failing = |node: &NodeFacts| {
-        node.evidence.iter().filter(|piece| piece.is_fail && is_good(piece.partner)).count()
+        node.evidence
+            .iter()
+            .filter(|test_evidence| test_evidence.is_fail && is_good(test_evidence.partner))
+            .count()
     };
     let degrees: Vec<usize> = nodes.iter().map(failing).collect();
     // Failures that no node which failed more often can explain.
@@ -204,8 +207,11 @@ pub(super) fn mark_flaky(pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>, nodes
             continue;
         }
         let partners = || {
-            let fails = node.evidence.iter().filter(|piece| piece.is_fail && is_good(piece.partner));
-            fails.map(|piece| piece.partner)
+            let fails = node
+                .evidence
+                .iter()
+                .filter(|test_evidence| test_evidence.is_fail && is_good(test_evidence.partner));
+            fails.map(|test_evidence| test_evidence.partner)
         };
         let lesser = |partner: &u32| degrees.get(*partner as usize).is_some_and(|degree| *degree < own);
         let is_dead = |partner: u32| edges.get(&pair(number, partner)).is_some_and(Edge::is_dead);
@@ -224,7 +230,7 @@ pub(super) fn mark_flaky(pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>, nodes
 }
 
 /// Bad links at the end; none that a larger element explains, nor part of a rack's dead paths.
-pub(super) fn faults(log: &CheckLog, facts: &Facts, partial: &[Partial]) -> Vec<LinkFault> {
+pub(super) fn faults(log: &CheckLog, facts: &Facts, partial: &[PartialUplinkFault]) -> Vec<LinkFault> {
     let mut links = Vec::new();
     for (nodes, edge) in facts.edges.iter().filter(|(ends, _)| facts.are_good(**ends)) {
         let ends = [nodes.0, nodes.1];
@@ -250,5 +256,10 @@ pub(super) fn faults(log: &CheckLog, facts: &Facts, partial: &[Partial]) -> Vec<
 /// Whether each failed link of this node fails each time. One that sometimes works indicates a flaky node.
 fn fails_only_for_good(facts: &Facts, node: u32) -> bool {
     let is_dead = |partner: u32| facts.edges.get(&pair(node, partner)).is_some_and(Edge::is_dead);
-    facts.is(node, |it| it.evidence.iter().filter(|piece| piece.is_fail).all(|piece| is_dead(piece.partner)))
+    facts.is(node, |it| {
+        it.evidence
+            .iter()
+            .filter(|test_evidence| test_evidence.is_fail)
+            .all(|test_evidence| is_dead(test_evidence.partner))
+    })
 }

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     Kind,
     check_log::{CheckLog, Pair, apart, pair},
-    fabric::{Blamed, Part},
+    fabric::{Blamed, FabricElement},
     facts::Facts,
-    partial,
+    partial_uplinks,
     plan::Draft,
 };
 
@@ -54,7 +54,7 @@ pub(super) fn tell_apart(log: &CheckLog, facts: &Facts, draft: &mut Draft) {
     }
     for blamed in &facts.fabric.blamed {
         for rival in &blamed.rivals {
-            if let Some(ends) = telling(log, facts, draft, &free, blamed.part, *rival) {
+            if let Some(ends) = telling(log, facts, draft, &free, blamed.element, *rival) {
                 draft.add(Kind::Sibling, &[ends.0, ends.1]);
             }
         }
@@ -78,7 +78,7 @@ pub(super) fn tell_apart(log: &CheckLog, facts: &Facts, draft: &mut Draft) {
 /// where such a pair has failed since already.
 fn passed_before(log: &CheckLog, facts: &Facts, draft: &Draft, blamed: &Blamed) -> Option<Pair> {
     let last = blamed.last_pass?;
-    let is_over = |ends: Pair| facts.fabric.is_over(log, blamed.part, ends);
+    let is_over = |ends: Pair| facts.fabric.is_over(log, blamed.element, ends);
     let passed = || facts.pairs.iter().filter(|test| test.works && test.round <= last && is_over(test.ends));
     let has_failed =
         |ends: Pair| facts.pairs.iter().any(|test| test.ends == ends && test.speaks && test.round > last);
@@ -93,23 +93,23 @@ fn passed_before(log: &CheckLog, facts: &Facts, draft: &Draft, blamed: &Blamed) 
 fn narrow(log: &CheckLog, blamed: &Blamed) -> Option<(u32, BTreeSet<u32>)> {
     /// So many paths are not all dead while one uplink explains them.
     const FEW: usize = 3;
-    let Part::Uplink(rack) = blamed.part else { return None };
+    let FabricElement::Uplink(rack) = blamed.element else { return None };
     let racks = blamed.pairs.iter().map(|ends| log.racks_of(*ends));
     let against: BTreeSet<u32> = racks.map(|racks| if racks.0 == rack { racks.1 } else { racks.0 }).collect();
     (against.len() < FEW).then_some((rack, against))
 }
 
-/// Two free nodes that meet over `rival` and not over `part`, nor over anything else that is blamed.
+/// Two free nodes that meet over `rival` and not over `element`, nor over anything else that is blamed.
 fn telling(
     log: &CheckLog,
     facts: &Facts,
     draft: &Draft,
     free: &[Vec<u32>],
-    part: Part,
-    rival: Part,
+    element: FabricElement,
+    rival: FabricElement,
 ) -> Option<Pair> {
     let is_told =
-        |ends: Pair| facts.fabric.is_over(log, rival, ends) && !facts.fabric.is_over(log, part, ends);
+        |ends: Pair| facts.fabric.is_over(log, rival, ends) && !facts.fabric.is_over(log, element, ends);
     let racks = || (0_u32..).zip(free).filter(|(_, nodes)| nodes.iter().any(|node| draft.is_free(*node)));
     for (_, of_a) in racks() {
         for (_, of_b) in racks() {
@@ -136,11 +136,11 @@ fn telling(
 /// Several pairs out of a rack failed that nothing else explains: more pairs out of it show whether these are links,
 /// or part of the rack's uplinks.
 pub(super) fn spread(log: &CheckLog, facts: &Facts, draft: &mut Draft) {
-    let suspects = partial::suspects(log, facts, |_| true);
+    let suspects = partial_uplinks::suspects(log, facts, |_| true);
     let suspects: Vec<u32> = suspects
         .iter()
         .filter(|(rack, pairs)| {
-            apart(pairs.iter().copied()) >= 2 && partial::tested(log, facts, **rack).len() < ENOUGH
+            apart(pairs.iter().copied()) >= 2 && partial_uplinks::tested(log, facts, **rack).len() < ENOUGH
         })
         .map(|(rack, _)| *rack)
         .collect();

@@ -8,8 +8,8 @@ use super::{
     check_log::{CheckLog, Pair},
     facts::Facts,
     links::{self, Edge},
-    partial::{self, Partial},
-    paths, seed, witness,
+    partial_uplinks::{self, PartialUplinkFault},
+    paths, suspect_pairs, witness,
 };
 
 /// Random stream: the witness of a suspect.
@@ -57,7 +57,7 @@ impl Draft {
 }
 
 /// The first round; `None` for fewer than two nodes.
-pub(super) fn screen(log: &CheckLog) -> Option<Vec<Group>> {
+pub(super) fn first_round(log: &CheckLog) -> Option<Vec<Group>> {
     let mut draft = Draft::new(log);
     let order = &log.order;
     if order.len() < 2 {
@@ -82,7 +82,7 @@ pub(super) fn next(log: &mut CheckLog, facts: &Facts) -> Option<Vec<Group>> {
     let mut witnesses: Vec<u32> = log.live().filter(|node| facts.is(*node, |it| it.is_witness())).collect();
     Rng::new(log.policy.seed, WITNESSES.wrapping_add(u64::from(round) << 8)).shuffle(&mut witnesses);
 
-    let partial = partial::uplinks(log, facts);
+    let partial = partial_uplinks::uplinks(log, facts);
     let retests = if log.policy.diagnose_links { due_retests(log, facts, &partial) } else { Vec::new() };
     // With spare witnesses the ends of links need not wait for a round of their own.
     if witnesses.len() >= suspects.len() + 4 * retests.len() {
@@ -90,17 +90,17 @@ pub(super) fn next(log: &mut CheckLog, facts: &Facts) -> Option<Vec<Group>> {
     }
     paths::look_inside(log, facts, &mut draft, |rack| facts.racks.is_suspicious(rack));
     if witnesses.is_empty() {
-        paths::look_inside(log, facts, &mut draft, |rack| facts.racks.is_dark(rack));
-        seed::by_step(log, facts, &suspects, &mut draft);
+        paths::look_inside(log, facts, &mut draft, |rack| facts.racks.has_no_witness(rack));
+        suspect_pairs::by_step(log, facts, &suspects, &mut draft);
     } else {
         witness::assign_inside(log, facts, &suspects, &mut draft);
         // Those that wait for a test inside their rack were tested outside often enough.
         let others: Vec<u32> =
             suspects.iter().copied().filter(|node| !facts.is(*node, |it| it.is_held)).collect();
         witness::assign(log, facts, &others, &mut witnesses, &mut draft);
-        paths::look_inside(log, facts, &mut draft, |rack| facts.racks.is_dark(rack));
+        paths::look_inside(log, facts, &mut draft, |rack| facts.racks.has_no_witness(rack));
     }
-    seed::leftovers(facts, &suspects, &mut draft);
+    suspect_pairs::leftovers(facts, &suspects, &mut draft);
     if log.policy.diagnose_links {
         retest(log, facts, &retests, &mut draft);
         probe(log, facts, &partial, &mut witnesses, &mut draft);
@@ -143,7 +143,7 @@ fn suspects(log: &CheckLog, facts: &Facts) -> Vec<u32> {
 /// Links whose failure was not repeated yet, or whose slowness not often enough; and those of failed groups of three.
 /// Of these first the ones that may use a bad path between racks, for a second pair over it is better evidence than
 /// the same one again.
-fn due_retests(log: &CheckLog, facts: &Facts, partial: &[Partial]) -> Vec<Pair> {
+fn due_retests(log: &CheckLog, facts: &Facts, partial: &[PartialUplinkFault]) -> Vec<Pair> {
     let is_due = |(ends, edge): &(&Pair, &Edge)| {
         facts.are_good(**ends)
             && !is_settled(log, facts, partial, **ends)
@@ -160,7 +160,7 @@ fn due_retests(log: &CheckLog, facts: &Facts, partial: &[Partial]) -> Vec<Pair> 
 
 /// Whether it is known why tests of the two fail: so many failed over a dead element between them that these are no
 /// links, or one of them is flaky.
-fn is_settled(log: &CheckLog, facts: &Facts, partial: &[Partial], ends: Pair) -> bool {
+fn is_settled(log: &CheckLog, facts: &Facts, partial: &[PartialUplinkFault], ends: Pair) -> bool {
     const SETTLED: usize = 3;
     let is_dead = |ends: &Pair| facts.edges.get(ends).is_some_and(Edge::is_dead);
     let mut blamed = facts.fabric.blamed_over(log, ends);
@@ -209,11 +209,11 @@ fn retest(log: &CheckLog, facts: &Facts, retests: &[Pair], draft: &mut Draft) {
 fn probe(
     log: &mut CheckLog,
     facts: &Facts,
-    partial: &[Partial],
+    partial: &[PartialUplinkFault],
     witnesses: &mut Vec<u32>,
     draft: &mut Draft,
 ) {
-    let (mut probed, mut meeting) = (Vec::new(), BTreeSet::new());
+    let (mut probed, mut paired) = (Vec::new(), BTreeSet::new());
     for (ends, edge) in &facts.edges {
         let is_due = edge.fails > 0 && edge.seen() >= 2;
         if !is_due
@@ -224,7 +224,7 @@ fn probe(
             continue;
         }
         // The end of another link that is its witness is tested as well.
-        let is_open = |end: u32| draft.is_free(end) || meeting.contains(&end);
+        let is_open = |end: u32| draft.is_free(end) || paired.contains(&end);
         if !is_open(ends.0) || !is_open(ends.1) {
             continue;
         }
@@ -237,10 +237,10 @@ fn probe(
                 && let Some(witness) = witness::best(log, facts, end, witnesses, draft, others)
             {
                 draft.add(Kind::Probe, &[end, witness]);
-                meeting.extend([end, witness]);
+                paired.extend([end, witness]);
             }
         }
-        if meeting.contains(&ends.0) || meeting.contains(&ends.1) {
+        if paired.contains(&ends.0) || paired.contains(&ends.1) {
             probed.push(*ends);
         }
     }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use super::{
     check_log::CheckLog,
     fabric::Fabric,
-    facts::{NodeFacts, PairTest, Piece},
+    facts::{NodeFacts, PairTest, TestEvidence},
 };
 
 /// If nodes are broken at the rate of the other racks, so many racks would fail as a whole by chance. From here on it
@@ -133,7 +133,7 @@ impl Racks {
     }
 
     /// Whether none of its nodes has passed with any other, so none of it can be a witness for the others.
-    pub(super) fn is_dark(&self, rack: u32) -> bool {
+    pub(super) fn has_no_witness(&self, rack: u32) -> bool {
         self.racks.get(rack as usize).is_some_and(|rack| rack.live.len() >= 2 && rack.fit.is_empty())
     }
 
@@ -149,13 +149,15 @@ impl Racks {
     }
 
     /// Whether all evidence against the node was over its rack's uplink, which may be broken instead.
-    pub(super) fn is_in_doubt(&self, log: &CheckLog, node: u32, pieces: &[Piece]) -> bool {
+    pub(super) fn is_in_doubt(&self, log: &CheckLog, node: u32, evidence: &[TestEvidence]) -> bool {
         let own = log.rack(node);
         let Some(rack) = self.racks.get(own as usize) else { return false };
-        let mut inside = pieces.iter().filter(|piece| log.rack(piece.partner) == own).peekable();
+        let mut inside =
+            evidence.iter().filter(|test_evidence| log.rack(test_evidence.partner) == own).peekable();
         if inside.peek().is_some() {
             // One that may have died itself is no evidence, where the uplinks are in doubt as well.
-            return rack.has_trouble && inside.all(|piece| rack.failed_since.contains(&piece.partner));
+            return rack.has_trouble
+                && inside.all(|test_evidence| rack.failed_since.contains(&test_evidence.partner));
         }
         if rack.live.len() < 2 {
             return true;

@@ -14,7 +14,7 @@ const DOUBT: f64 = 1.17;
 
 /// Fewest and most samples that a verdict takes.
 pub(super) const FEWEST: u32 = 2;
-pub(super) const MOST: u32 = 6;
+pub(super) const MAX_SAMPLES: u32 = 6;
 /// Where too few were timed to know their scatter: three false ones in a row are rare even where one in ten is.
 const UNKNOWN: u32 = 3;
 
@@ -143,7 +143,7 @@ pub(super) fn means_of_others(values: &[f64]) -> Vec<Option<Mean>> {
 
 /// The time of a node by itself: the mean of its times, from the shortest on, up to the first that is over twice the
 /// mean of those before it, which is due to a partner. `None` for none.
-pub(super) fn pace(mut times: Vec<f64>) -> Option<f64> {
+pub(super) fn own_time(mut times: Vec<f64>) -> Option<f64> {
     times.sort_by(f64::total_cmp);
     let mut times = times.into_iter();
     let (mut count, mut sum) = (1.0, times.next()?);
@@ -191,7 +191,7 @@ pub(super) fn confirmations(nodes: usize, ratio: f64, sigma: Option<f64>) -> u32
     }
     let chance = ln_tail(ratio.max(1.0 + 1e-9).ln() / sigma);
     let samples = (FALSE_STRAGGLERS / (nodes.max(1) as f64)).ln() / chance;
-    samples.ceil().clamp(f64::from(FEWEST), f64::from(MOST)) as u32
+    samples.ceil().clamp(f64::from(FEWEST), f64::from(MAX_SAMPLES)) as u32
 }
 
 /// ln P(Z > z) for z >= 0, to about 1 %.
@@ -247,10 +247,10 @@ mod tests {
 
     #[test]
     fn a_pace_is_independent_of_partners() {
-        assert_eq!(pace(vec![1.0, 4.0, 2.0, 9.0]), Some(1.5));
-        assert_eq!(pace(vec![1.0, 2.0, 2.4]), Some(1.8));
-        assert_eq!(pace(vec![4.0]), Some(4.0));
-        assert_eq!(pace(Vec::new()), None);
+        assert_eq!(own_time(vec![1.0, 4.0, 2.0, 9.0]), Some(1.5));
+        assert_eq!(own_time(vec![1.0, 2.0, 2.4]), Some(1.8));
+        assert_eq!(own_time(vec![4.0]), Some(4.0));
+        assert_eq!(own_time(Vec::new()), None);
     }
 
     #[test]

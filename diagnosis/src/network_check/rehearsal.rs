@@ -1,19 +1,19 @@
 //! The check on a simulated cluster: nodes, links and switches break as configured, and time is a number.
 //!
-//! [`Cluster`] says what is broken; `faults` is how nodes behave; random clusters are in `kinds`.
+//! [`Cluster`] says what is broken; `simulated_nodes` is how nodes behave; random clusters are in `kinds`.
 
-mod chance;
 mod cluster;
-mod faults;
+mod cluster_rng;
 mod kinds;
+mod simulated_nodes;
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-use self::faults::{Cue, Faults};
+use self::simulated_nodes::{ScheduledEvent, SimulatedNodes};
 pub use self::{
-    chance::{Chance, seed_of_run},
     cluster::Cluster,
-    kinds::{ELEMENT_KINDS, ElementKind, imagine},
+    cluster_rng::{ClusterRng, seed_of_run},
+    kinds::{ELEMENT_KINDS, ElementKind, random_cluster},
 };
 use super::{Effect, Event, NetworkCheck, Outcome, Policy};
 use crate::moment::Moment;
@@ -21,12 +21,12 @@ use crate::moment::Moment;
 /// Runs a check on this cluster to its end.
 #[must_use]
 pub fn rehearse(cluster: &Cluster, policy: Policy) -> Outcome {
-    watch(cluster, policy, |_| {})
+    rehearse_observed(cluster, policy, |_| {})
 }
 
-/// An event of the simulation, and the answer of the check.
+/// An event of the simulation, and the answer of the check to it.
 #[derive(Debug)]
-pub struct Scene<'a> {
+pub struct SimulationStep<'a> {
     pub now: Moment,
     /// The check after it.
     pub check: &'a NetworkCheck,
@@ -36,30 +36,35 @@ pub struct Scene<'a> {
 }
 
 /// The same with an observer.
-pub fn watch(cluster: &Cluster, policy: Policy, mut onlooker: impl FnMut(&Scene<'_>)) -> Outcome {
-    let mut faults = Faults::new(cluster);
+pub fn rehearse_observed(
+    cluster: &Cluster,
+    policy: Policy,
+    mut observer: impl FnMut(&SimulationStep<'_>),
+) -> Outcome {
+    let mut nodes = SimulatedNodes::new(cluster);
     let mut now = Moment::START;
-    let (mut check, mut effects) = NetworkCheck::new(policy, now, faults.subjects());
-    onlooker(&Scene { now, check: &check, event: None, effects: &effects });
-    let mut cues: BinaryHeap<Reverse<(Moment, Cue)>> = faults.first_cues().into_iter().map(Reverse).collect();
+    let (mut check, mut effects) = NetworkCheck::new(policy, now, nodes.subjects());
+    observer(&SimulationStep { now, check: &check, event: None, effects: &effects });
+    let mut queue: BinaryHeap<Reverse<(Moment, ScheduledEvent)>> =
+        nodes.first_events().into_iter().map(Reverse).collect();
     loop {
         for effect in &effects {
             match effect {
                 Effect::Start { round, groups, compute_again } => {
-                    cues.extend(faults.on_start(now, *round, groups, compute_again).into_iter().map(Reverse));
+                    queue.extend(nodes.on_start(now, *round, groups, compute_again).into_iter().map(Reverse));
                 }
-                Effect::Cancel { round: _, nodes } => {
-                    cues.extend(faults.on_cancel(now, nodes).into_iter().map(Reverse));
+                Effect::Cancel { round: _, nodes: cancelled } => {
+                    queue.extend(nodes.on_cancel(now, cancelled).into_iter().map(Reverse));
                 }
                 Effect::Finish(outcome) => return (**outcome).clone(),
             }
         }
         let deadline = check.deadline();
-        let event = match cues.peek() {
+        let event = match queue.peek() {
             Some(Reverse((at, _))) if deadline.is_none_or(|deadline| *at < deadline) => {
-                let Some(Reverse((at, cue))) = cues.pop() else { continue };
+                let Some(Reverse((at, scheduled))) = queue.pop() else { continue };
                 now = now.max(at);
-                match faults.play(now, cue) {
+                match nodes.deliver(now, scheduled) {
                     Some(event) => event,
                     None => {
                         effects.clear();
@@ -73,6 +78,6 @@ pub fn watch(cluster: &Cluster, policy: Policy, mut onlooker: impl FnMut(&Scene<
             }
         };
         effects = check.handle(now, event.clone());
-        onlooker(&Scene { now, check: &check, event: Some(&event), effects: &effects });
+        observer(&SimulationStep { now, check: &check, event: Some(&event), effects: &effects });
     }
 }

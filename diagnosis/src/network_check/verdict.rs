@@ -225,7 +225,7 @@ pub struct PartialUplink {
 /// An element of a fabric that may break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Element {
+pub enum NetworkElement {
     /// A node, or its card.
     Node(u32),
     /// The path between two nodes, the lower first.
@@ -246,7 +246,7 @@ pub enum Element {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ambiguity {
     /// One of these, ascending.
-    pub candidates: Vec<Element>,
+    pub candidates: Vec<NetworkElement>,
 }
 
 /// What is known to be cut, and what follows.

@@ -11,12 +11,12 @@ use super::{
     judge::{judge, judge_early},
     misfit::misfit,
     model::Equipment,
-    path::Way,
+    path::MeasuredPath,
 };
 use crate::moment::Moment;
 
 /// A pair without an answer, or with an error, is measured once more; then that is its result.
-const MOST_FAILURES: u32 = 2;
+const MAX_FAILURES: u32 = 2;
 
 /// All pairs are measured again, all at the same time, until each has [`FEWEST`] values; but no run of all is begun
 /// that would end later than this, if it takes as long as the one before. The rest of the time is for the pairs that
@@ -296,13 +296,13 @@ impl Check {
                 (verdict, wrong.trouble) = (Verdict::Bad, Trouble::NoAnswer);
             }
             if verdict == Verdict::Good {
-                let way = state.way(pair, linked, models);
-                match expected.missed(&way) {
+                let measured_path = state.measured_path(pair, linked, models);
+                match expected.missed(&measured_path) {
                     Some(missed) => {
                         verdict = if missed.is_untested() { Verdict::Untested } else { Verdict::Bad };
                         wrong = Some(missed);
                     }
-                    None => remarks.extend(expected.remark(&way)),
+                    None => remarks.extend(expected.remark(&measured_path)),
                 }
             }
             let values = if state.own.is_empty() { &state.together } else { &state.own };
@@ -342,14 +342,19 @@ impl Pair {
         !self.is_in_doubt(min) && self.together.len() >= FEWEST_TOGETHER
     }
 
-    fn way<'a>(&'a self, pair: SocketPair, linked: Option<Path>, models: &'a [String]) -> Way<'a> {
+    fn measured_path<'a>(
+        &'a self,
+        pair: SocketPair,
+        linked: Option<Path>,
+        models: &'a [String],
+    ) -> MeasuredPath<'a> {
         let equipment = Equipment::of_pair(self.devices.as_ref(), models);
-        Way { is_itself: pair.is_itself(), path: self.path, linked, equipment }
+        MeasuredPath { is_itself: pair.is_itself(), path: self.path, linked, equipment }
     }
 
     fn fail(&mut self, wrong: Wrong) {
         self.failures += 1;
-        if self.failures >= MOST_FAILURES || !wrong.trouble.is_worth_a_retry() {
+        if self.failures >= MAX_FAILURES || !wrong.trouble.is_worth_a_retry() {
             let verdict = if wrong.is_untested() { Verdict::Untested } else { Verdict::Bad };
             self.verdict = Some((verdict, Some(wrong.clone())));
         }

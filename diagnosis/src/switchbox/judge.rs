@@ -36,7 +36,7 @@ pub enum Style {
 pub const FEWEST: u32 = 5;
 
 /// So many of twice [`FEWEST`] may be bad in a good pair.
-const MOST_BAD: usize = 2;
+const MAX_BAD: usize = 2;
 
 /// The verdict on a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -58,7 +58,7 @@ pub(super) fn judge(style: Style, min: Rate, values: &[Repetition]) -> Option<Ve
     let bad = values.len() - good;
     match style {
         Style::Calls => match (good, bad) {
-            (5.., 0) | (8.., ..=MOST_BAD) => Some(Verdict::Good),
+            (5.., 0) | (8.., ..=MAX_BAD) => Some(Verdict::Good),
             // Eight of ten are out of reach.
             (1.., 3..) => Some(Verdict::Unstable),
             (0, 5..) => Some(Verdict::Bad),
@@ -82,7 +82,7 @@ pub(super) fn judge(style: Style, min: Rate, values: &[Repetition]) -> Option<Ve
 pub(super) fn judge_early(min: Rate, values: &[Repetition]) -> Verdict {
     let good = values.iter().filter(|it| it.value() >= min).count();
     match (good, values.len() - good) {
-        (_, ..=MOST_BAD) => Verdict::Untested,
+        (_, ..=MAX_BAD) => Verdict::Untested,
         (0, _) => Verdict::Bad,
         _ => Verdict::Unstable,
     }

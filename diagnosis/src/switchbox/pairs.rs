@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// More pairs than any box has. One run starts a process for each.
-pub const MOST_PAIRS: usize = 64;
+pub const MAX_PAIRS: usize = 64;
 
 /// Two sockets of a switchbox that are measured against each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -37,8 +37,8 @@ pub enum PairsError {
     /// There are none.
     #[error("there is no pair: give pairs of sockets such as 0:1 2:4")]
     None,
-    /// More than [`MOST_PAIRS`].
-    #[error("{0} pairs are more than the {MOST_PAIRS} that one check takes")]
+    /// More than [`MAX_PAIRS`].
+    #[error("{0} pairs are more than the {MAX_PAIRS} that one check takes")]
     TooMany(usize),
     /// Traffic within one accelerator does not reach the box.
     #[error("{0} pairs a socket with itself, which only a loopback test allows")]
@@ -51,7 +51,7 @@ pub enum PairsError {
     SocketTwice { socket: u32, first: SocketPair, second: SocketPair },
 }
 
-/// Checks that these pairs can be measured: at least one, at most [`MOST_PAIRS`], no socket in two of them, and none
+/// Checks that these pairs can be measured: at least one, at most [`MAX_PAIRS`], no socket in two of them, and none
 /// with itself except with `loopback`.
 ///
 /// # Errors
@@ -60,7 +60,7 @@ pub fn check_pairs(pairs: &[SocketPair], loopback: bool) -> Result<(), PairsErro
     if pairs.is_empty() {
         return Err(PairsError::None);
     }
-    if pairs.len() > MOST_PAIRS {
+    if pairs.len() > MAX_PAIRS {
         return Err(PairsError::TooMany(pairs.len()));
     }
     for (place, &pair) in pairs.iter().enumerate() {

@@ -87,8 +87,8 @@ impl Expected {
     }
 
     /// What is wrong with the path of a pair that is fast enough; `None`: nothing.
-    pub(super) fn missed(self, way: &Way<'_>) -> Option<Wrong> {
-        let Way { is_itself, path, linked, equipment } = way;
+    pub(super) fn missed(self, measured_path: &MeasuredPath<'_>) -> Option<Wrong> {
+        let MeasuredPath { is_itself, path, linked, equipment } = measured_path;
         let went = |message: fmt::Arguments<'_>| {
             Some(Wrong::new(Trouble::WrongPath, format!("it went over {path} and not over {message}")))
         };
@@ -119,9 +119,9 @@ impl Expected {
     }
 
     /// A remark on the path of a pair that passes.
-    pub(super) fn remark(self, way: &Way<'_>) -> Option<String> {
-        let is_compared = self == Self::Alike && way.linked.is_none() && !way.is_itself;
-        match &way.equipment {
+    pub(super) fn remark(self, measured_path: &MeasuredPath<'_>) -> Option<String> {
+        let is_compared = self == Self::Alike && measured_path.linked.is_none() && !measured_path.is_itself;
+        match &measured_path.equipment {
             _ if !is_compared => None,
             Equipment::Bus(model) => Some(format!("no pair went over a link, and {model} is not known to have one")),
             Equipment::Unknown => Some(
@@ -136,7 +136,7 @@ impl Expected {
 
 /// The path of a pair, and what to compare it with.
 #[derive(Debug)]
-pub(super) struct Way<'a> {
+pub(super) struct MeasuredPath<'a> {
     /// The pair is a socket with itself.
     pub(super) is_itself: bool,
     pub(super) path: Path,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Rate(pub u64);
 
 /// No link is faster, in MB/s: a larger minimum is a mistake.
-const MOST: f64 = 1e9;
+const MAX_MB_PER_S: f64 = 1e9;
 
 impl Rate {
     /// The values that [`Self::minimum`] accepts, as text.
@@ -18,7 +18,7 @@ impl Rate {
     /// The required bandwidth of a pair, from MB/s; `None` for what no pair could miss, or reach.
     #[must_use]
     pub fn minimum(megabytes: f64) -> Option<Self> {
-        Self::from_mb_per_s(megabytes).filter(|min| *min > Self::default() && megabytes <= MOST)
+        Self::from_mb_per_s(megabytes).filter(|min| *min > Self::default() && megabytes <= MAX_MB_PER_S)
     }
 
     /// From MB/s. `None` for what is no bandwidth: negative, infinite, not a number.

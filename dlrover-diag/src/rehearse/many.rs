@@ -90,7 +90,7 @@ fn play(
     let progress = move || {
         while over.recv_timeout(PROGRESS_EVERY) == Err(RecvTimeoutError::Timeout) {
             let done = so_far.load(Ordering::Relaxed);
-            super::super::say(format_args!("{done} of {all} rehearsals done"));
+            super::super::log_line(format_args!("{done} of {all} rehearsals done"));
         }
     };
     thread::scope(|scope| {

@@ -17,7 +17,7 @@ use super::{
 };
 
 /// Nodes that are listed one by one for humans; more have the JSON.
-const MOST_LISTED: usize = 40;
+const MAX_LISTED: usize = 40;
 
 fn nodes(outcome: &Outcome, is: impl Fn(&NodeFinding) -> bool) -> Vec<u32> {
     (0..).zip(&outcome.nodes).filter(|(_, node)| is(node)).map(|(number, _)| number).collect()
@@ -127,7 +127,7 @@ fn word(kind: Kind) -> &'static str {
     match kind {
         Kind::Screen => "screen",
         Kind::Witness => "witness",
-        Kind::Seed => "seed",
+        Kind::Suspects => "seed",
         Kind::Coverage => "coverage",
         Kind::Retest => "retest",
         Kind::Sibling => "sibling",
@@ -154,7 +154,7 @@ fn write_nodes(text: &mut String, outcome: &Outcome, job: Job) -> fmt::Result {
             writeln!(text, "\n{} {is} healthy, {} {are} not", count(fine, "node"), odd.len())?;
         }
     }
-    for number in odd.iter().take(MOST_LISTED) {
+    for number in odd.iter().take(MAX_LISTED) {
         let Some(node) = outcome.nodes.get(*number as usize) else { continue };
         let verdict = match &node.verdict {
             NodeVerdict::LocalFault(_) => "fault of its own",
@@ -223,7 +223,7 @@ fn write_paths(text: &mut String, outcome: &Outcome) -> fmt::Result {
 }
 
 fn write_some(text: &mut String, lines: &[impl Display]) -> fmt::Result {
-    for line in lines.iter().take(MOST_LISTED) {
+    for line in lines.iter().take(MAX_LISTED) {
         writeln!(text, "{line}")?;
     }
     write_rest(text, lines.len())
@@ -243,7 +243,7 @@ fn write_blamed(text: &mut String, blamed: &[Blamed]) -> fmt::Result {
 }
 
 fn write_rest(text: &mut String, all: usize) -> fmt::Result {
-    match all.checked_sub(MOST_LISTED) {
+    match all.checked_sub(MAX_LISTED) {
         Some(rest @ 1..) => writeln!(text, "... and {rest} more; --json names all"),
         _ => Ok(()),
     }

@@ -10,14 +10,14 @@ use std::collections::BTreeMap;
 
 use diagnosis::network_check::{
     OnBadPath, Policy, Tainting,
-    rehearsal::{Chance, Cluster},
+    rehearsal::{Cluster, ClusterRng},
 };
 
 pub(super) use self::line::line;
 use launcher::resolve::permille;
 
 use self::{
-    fault::{Pool, Put, Which},
+    fault::{FaultKind, Pool, Which},
     reader::{
         FACTOR, Fault, PROBABILITY, SHARE, after_round, factors, name, numbers, one, pairs, slow_links,
     },
@@ -25,9 +25,9 @@ use self::{
 use super::arguments::{Arguments, Check, Faults};
 
 /// Nodes that are simulated at most.
-const MOST_NODES: u32 = 65_536;
+const MAX_NODES: u32 = 65_536;
 /// Rehearsals that are made at most, of one cluster or of one kind.
-const MOST_RUNS: u64 = 1_000_000_000;
+const MAX_RUNS: u64 = 1_000_000_000;
 const RUNS: &str = "1 to 1000000000";
 
 /// An option that makes no sense.
@@ -52,14 +52,14 @@ impl Wrong {
 
 /// What is asked for.
 #[derive(Debug)]
-pub(super) struct Asked {
-    pub(super) what: What,
+pub(super) struct Request {
+    pub(super) mode: Mode,
     pub(super) json: bool,
 }
 
 /// Which rehearsals.
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum Mode {
     Once(Settings),
     Repeat { template: Template, seed: u64, runs: u64 },
     Sweep { policy: Policy, runs: u64, are_pairs: bool },
@@ -77,7 +77,7 @@ pub(super) struct Settings {
 pub(super) struct Template {
     /// With what is not random.
     cluster: Cluster,
-    draws: Vec<(Put, u32)>,
+    draws: Vec<(FaultKind, u32)>,
     policy: Policy,
 }
 
@@ -85,10 +85,10 @@ impl Template {
     /// The rehearsal of one seed.
     pub(super) fn settings(&self, seed: u64) -> Settings {
         let mut cluster = Cluster { seed, ..self.cluster.clone() };
-        let mut chance = Chance::new(seed);
-        for (put, count) in &self.draws {
+        let mut rng = ClusterRng::new(seed);
+        for (kind, count) in &self.draws {
             for _ in 0..*count {
-                put.insert_random(&mut cluster, &mut chance);
+                kind.insert_random(&mut cluster, &mut rng);
             }
         }
         Settings { cluster, policy: Policy { seed, ..self.policy.clone() } }
@@ -100,7 +100,7 @@ impl Template {
     }
 }
 
-impl Asked {
+impl Request {
     /// Reads it.
     ///
     /// # Errors
@@ -109,22 +109,22 @@ impl Asked {
         let Arguments { check, runs, json, .. } = arguments;
         let seed = one(("seed", &check.seed), "0 to 18446744073709551615", |_: &u64| true)?;
         let count =
-            |option, value: &str| one((option, value), RUNS, |runs: &u64| (1..=MOST_RUNS).contains(runs));
+            |option, value: &str| one((option, value), RUNS, |runs: &u64| (1..=MAX_RUNS).contains(runs));
         for (option, value, are_pairs) in
             [("sweep", &runs.sweep, false), ("sweep-pairs", &runs.sweep_pairs, true)]
         {
             if let Some(value) = value {
                 let policy = policy(check, "1", seed)?;
-                let what = What::Sweep { policy, runs: count(option, value)?, are_pairs };
-                return Ok(Self { what, json: *json });
+                let mode = Mode::Sweep { policy, runs: count(option, value)?, are_pairs };
+                return Ok(Self { mode, json: *json });
             }
         }
         let template = template(arguments, seed)?;
-        let what = match &runs.repeat {
-            Some(value) => What::Repeat { template, seed, runs: count("repeat", value)? },
-            None => What::Once(template.settings(seed)),
+        let mode = match &runs.repeat {
+            Some(value) => Mode::Repeat { template, seed, runs: count("repeat", value)? },
+            None => Mode::Once(template.settings(seed)),
         };
-        Ok(Self { what, json: *json })
+        Ok(Self { mode, json: *json })
     }
 }
 
@@ -151,7 +151,7 @@ fn policy(check: &Check, taint_guard: &str, seed: u64) -> Result<Policy, Wrong> 
 fn template(arguments: &Arguments, seed: u64) -> Result<Template, Wrong> {
     let size = &arguments.cluster;
     let nodes = size.nodes.as_deref().unwrap_or_default();
-    let nodes = one(("nodes", nodes), "1 to 65536", |nodes: &u32| (1..=MOST_NODES).contains(nodes))?;
+    let nodes = one(("nodes", nodes), "1 to 65536", |nodes: &u32| (1..=MAX_NODES).contains(nodes))?;
     let up_to = |most: u32| move |number: &u32| (1..=most).contains(number);
     let racks = one(("racks", &size.racks), &format!("1 to {nodes}"), up_to(nodes))?;
     let pod_size = size.pod_size.as_ref();
@@ -168,9 +168,9 @@ fn template(arguments: &Arguments, seed: u64) -> Result<Template, Wrong> {
     let faults = faults(&arguments.faults, &cluster)?;
     for fault in &faults {
         match fault.which {
-            Which::One(number) => fault.put.insert(&mut cluster, (number, number)),
-            Which::Two(a, b) => fault.put.insert(&mut cluster, (a, b)),
-            Which::Random(count) => draws.push((fault.put, count)),
+            Which::One(number) => fault.kind.insert(&mut cluster, (number, number)),
+            Which::Two(a, b) => fault.kind.insert(&mut cluster, (a, b)),
+            Which::Random(count) => draws.push((fault.kind, count)),
         }
     }
     are_enough(&faults, &cluster)?;
@@ -187,24 +187,26 @@ fn faults(given: &Faults, cluster: &Cluster) -> Result<Vec<Fault>, Wrong> {
             return Err(Wrong::Alone { option: "dead-pod", value: value.clone(), needs });
         }
         (0, None) => Vec::new(),
-        (size, _) => numbers(("dead-pod", &given.dead_pod), "pods", racks.div_ceil(size), Put::DeadPod)?,
+        (size, _) => {
+            numbers(("dead-pod", &given.dead_pod), "pods", racks.div_ceil(size), FaultKind::DeadPod)?
+        }
     };
     let uplinks = ("dead-uplink", &given.dead_uplink[..]);
     let all = [
-        numbers(("faulty", &given.faulty), "nodes", nodes, Put::Faulty)?,
-        numbers(("local-fault", &given.local_fault), "nodes", nodes, Put::LocalFault)?,
-        numbers(("lost", &given.lost), "nodes", nodes, Put::Lost)?,
-        after_round(("dies", &given.dies), node, None, Put::Dies)?,
-        pairs(("dead-link", &given.dead_link), "nodes", nodes, Put::DeadLink)?,
-        pairs(("dead-rack-pair", &given.dead_rack_pair), "racks", racks, Put::DeadRackPair)?,
-        after_round(uplinks, rack, Some(Put::DeadUplink), Put::UplinkDies)?,
-        factors(("partial-uplink", &given.partial_uplink), rack, SHARE, Put::PartialUplink)?,
+        numbers(("faulty", &given.faulty), "nodes", nodes, FaultKind::Faulty)?,
+        numbers(("local-fault", &given.local_fault), "nodes", nodes, FaultKind::LocalFault)?,
+        numbers(("lost", &given.lost), "nodes", nodes, FaultKind::Lost)?,
+        after_round(("dies", &given.dies), node, None, FaultKind::Dies)?,
+        pairs(("dead-link", &given.dead_link), "nodes", nodes, FaultKind::DeadLink)?,
+        pairs(("dead-rack-pair", &given.dead_rack_pair), "racks", racks, FaultKind::DeadRackPair)?,
+        after_round(uplinks, rack, Some(FaultKind::DeadUplink), FaultKind::UplinkDies)?,
+        factors(("partial-uplink", &given.partial_uplink), rack, SHARE, FaultKind::PartialUplink)?,
         pods,
-        factors(("slow-nic", &given.slow_nic), node, FACTOR, Put::SlowNic)?,
+        factors(("slow-nic", &given.slow_nic), node, FACTOR, FaultKind::SlowNic)?,
         slow_links(("slow-link", &given.slow_link), nodes)?,
-        factors(("slow-compute", &given.slow_compute), node, FACTOR, Put::SlowCompute)?,
-        factors(("flaky", &given.flaky), node, PROBABILITY, Put::Flaky)?,
-        numbers(("liar", &given.liar), "nodes", nodes, Put::Liar)?,
+        factors(("slow-compute", &given.slow_compute), node, FACTOR, FaultKind::SlowCompute)?,
+        factors(("flaky", &given.flaky), node, PROBABILITY, FaultKind::Flaky)?,
+        numbers(("liar", &given.liar), "nodes", nodes, FaultKind::Liar)?,
     ];
     Ok(all.into_iter().flatten().collect())
 }
@@ -214,7 +216,7 @@ fn are_enough(faults: &[Fault], cluster: &Cluster) -> Result<(), Wrong> {
     let mut left: BTreeMap<Pool, u64> = BTreeMap::new();
     for fault in faults {
         let Which::Random(count) = fault.which else { continue };
-        let pool = fault.put.pool();
+        let pool = fault.kind.pool();
         let left = left.entry(pool).or_insert_with(|| pool.left(cluster));
         *left = match left.checked_sub(u64::from(count)) {
             Some(rest) => rest,

@@ -18,7 +18,7 @@ mod wrong;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use diagnosis::network_check::{Element, NodeVerdict, Outcome, TestResult, rehearsal::Cluster};
+use diagnosis::network_check::{NetworkElement, NodeVerdict, Outcome, TestResult, rehearsal::Cluster};
 
 pub(super) use self::{
     blamed::{Blamed, word},
@@ -32,7 +32,7 @@ pub(super) struct Truth {
     pub(super) missed: Vec<Missed>,
     pub(super) blamed: Vec<Blamed>,
     /// What is named and is not broken: an element, or an ambiguity of which no candidate is.
-    pub(super) wrong: Vec<Vec<Element>>,
+    pub(super) wrong: Vec<Vec<NetworkElement>>,
     /// Pairs of nodes of the job that the simulated fabric cuts, as the check knows.
     pub(super) over_cut: usize,
     /// The most rounds; `None`: as many as are needed.

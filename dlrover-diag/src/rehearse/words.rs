@@ -1,23 +1,23 @@
 //! Phrases that several reports share.
 
 pub(super) use diagnosis::counted::counted as count;
-use diagnosis::network_check::Element;
+use diagnosis::network_check::NetworkElement;
 
 /// An element of a fabric by its name.
-pub(super) fn element(element: Element) -> String {
+pub(super) fn element(element: NetworkElement) -> String {
     match element {
-        Element::Node(node) => format!("node {node}"),
-        Element::Link(a, b) => format!("link {a}-{b}"),
-        Element::RackPair(a, b) => format!("path between rack {a} and rack {b}"),
-        Element::Uplink(rack) => format!("uplink of rack {rack}"),
-        Element::PartialUplink(rack) => format!("part of the uplinks of rack {rack}"),
-        Element::Leaf(rack) => format!("switch of rack {rack}"),
-        Element::Pod(pod) => format!("pod {pod}"),
+        NetworkElement::Node(node) => format!("node {node}"),
+        NetworkElement::Link(a, b) => format!("link {a}-{b}"),
+        NetworkElement::RackPair(a, b) => format!("path between rack {a} and rack {b}"),
+        NetworkElement::Uplink(rack) => format!("uplink of rack {rack}"),
+        NetworkElement::PartialUplink(rack) => format!("part of the uplinks of rack {rack}"),
+        NetworkElement::Leaf(rack) => format!("switch of rack {rack}"),
+        NetworkElement::Pod(pod) => format!("pod {pod}"),
     }
 }
 
 /// Elements, of which one is broken.
-pub(super) fn either(elements: &[Element]) -> String {
+pub(super) fn either(elements: &[NetworkElement]) -> String {
     let names: Vec<String> = elements.iter().copied().map(element).collect();
     names.join(" or ")
 }

@@ -186,13 +186,13 @@ proptest! {
     fn any_argv_and_environment_gets_an_answer(
         args in prop::collection::vec(any_bytes(), 0..4),
         script_args in prop::collection::vec(any_bytes(), 0..4),
-        pets in prop::collection::vec((prop::sample::select(VARIABLES), any_bytes()), 0..3),
+        variables in prop::collection::vec((prop::sample::select(VARIABLES), any_bytes()), 0..3),
     ) {
         let mut all: Vec<OsString> = vec!["dlrover-run".into(), "--no-python".into()];
         all.extend(args);
         all.extend(["--".into(), "script".into()]);
         all.extend(script_args.iter().cloned());
-        let env = pets.into_iter().map(|(name, value)| (OsString::from(name), value)).collect();
+        let env = variables.into_iter().map(|(name, value)| (OsString::from(name), value)).collect();
         match entry(&all, env, &FakeHost::new()) {
             Action::Run(plan) => prop_assert!(plan.agent.command.argv.ends_with(&script_args)),
             Action::Refused { message, .. } => prop_assert!(!message.is_empty()),

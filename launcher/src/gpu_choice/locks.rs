@@ -20,7 +20,7 @@ use crate::{environment::Environment, host::Host};
 pub(crate) const FOLDER: &str = "DLROVER_GPU_LOCK_DIR";
 
 /// How long to wait for another launcher that is choosing. It takes some milliseconds.
-const TURN: Duration = Duration::from_secs(2);
+const CHOICE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Locks that are held until this is dropped.
 #[derive(Debug, Default)]
@@ -43,11 +43,11 @@ impl GpuLock {
 
 /// Why locks are not held.
 #[derive(Debug)]
-pub(crate) enum Taken {
+pub(crate) enum LockError {
     /// Another launcher holds this one.
-    By { place: usize },
+    HeldElsewhere { place: usize },
     /// Locking failed.
-    Unknown(io::Error),
+    Failed(io::Error),
 }
 
 impl Locks {
@@ -56,13 +56,13 @@ impl Locks {
         host: &dyn Host,
         env: Environment<'_>,
         wanted: impl Iterator<Item = (usize, &'a str)>,
-    ) -> Result<Self, Taken> {
+    ) -> Result<Self, LockError> {
         let mut locks = Self::default();
         for (place, id) in wanted {
             match host.lock_gpu(env, id) {
                 Ok(Some(lock)) => locks.held.push(lock),
-                Ok(None) => return Err(Taken::By { place }),
-                Err(error) => return Err(Taken::Unknown(error)),
+                Ok(None) => return Err(LockError::HeldElsewhere { place }),
+                Err(error) => return Err(LockError::Failed(error)),
             }
         }
         Ok(locks)
@@ -87,11 +87,11 @@ pub(crate) fn lock(env: Environment<'_>, id: &str) -> io::Result<Option<GpuLock>
 
 /// Serializes launchers, since each briefly holds more locks than it keeps. After the timeout the launcher continues
 /// all the same: the locks decide.
-pub(crate) fn turn(env: Environment<'_>) -> Option<GpuLock> {
-    let (folder, end) = (folder(env).ok()?, Instant::now() + TURN);
+pub(crate) fn lock_choice(env: Environment<'_>) -> Option<GpuLock> {
+    let (folder, end) = (folder(env).ok()?, Instant::now() + CHOICE_TIMEOUT);
     loop {
         match try_lock(&folder, "choosing") {
-            Ok(Some(turn)) => return Some(turn),
+            Ok(Some(lock)) => return Some(lock),
             Ok(None) if Instant::now() < end => thread::sleep(Duration::from_millis(5)),
             _ => return None,
         }

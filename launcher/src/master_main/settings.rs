@@ -22,7 +22,7 @@ use crate::{
 const FOR_EVER: f64 = 1e9;
 
 /// Of a token's file.
-const MOST_BYTES: u64 = 64 << 10;
+const MAX_BYTES: u64 = 64 << 10;
 
 /// Those of dlrover's own master.
 const PLATFORMS: [&str; 4] = ["pyk8s", "k8s", "ray", "local"];
@@ -226,7 +226,7 @@ fn token(given: &Arguments, env: Environment<'_>) -> Result<Option<Token>, Setti
         return Ok(None);
     };
     let mut text = String::new();
-    let read = File::open(&path).and_then(|file| file.take(MOST_BYTES).read_to_string(&mut text));
+    let read = File::open(&path).and_then(|file| file.take(MAX_BYTES).read_to_string(&mut text));
     read.map_err(|source| SettingsError::TokenFile { path: path.clone(), source })?;
     token(&text, format!("the job token in {}", path.display()))
 }

@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, path::Path};
 
-use diagnosis::gpu_topology::Wish;
+use diagnosis::gpu_topology::GpuRequest;
 
 use crate::{
     accelerators::Devices,
@@ -56,10 +56,10 @@ pub(super) fn resolve(
         Select::Best(objective) => {
             let file = cli.bytes(Flag::GpuTopology);
             let file = (!file.is_empty()).then(|| Path::new(file));
-            let wish = Wish { objective, wanted, only: cli.is_on(Flag::GpuSelectOnly) };
+            let request = GpuRequest { objective, wanted, only: cli.is_on(Flag::GpuSelectOnly) };
             inventory::take(host, env, devices, file)
                 .map_err(|error| error.to_string())
-                .and_then(|inventory| gpu_choice::best(host, env, &inventory, wish, busy_permille))
+                .and_then(|inventory| gpu_choice::best(host, env, &inventory, request, busy_permille))
         }
     };
     match chosen {

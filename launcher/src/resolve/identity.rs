@@ -13,7 +13,7 @@ use crate::{
     invalid::Invalid,
     options::Flag,
     python_number,
-    resolve::meeting::Meeting,
+    resolve::rendezvous::Rendezvous,
 };
 
 /// The identity of this node in the job.
@@ -33,10 +33,10 @@ pub(super) fn resolve(
     cli: &Cli,
     env: Environment<'_>,
     devices: &Devices<'_>,
-    meeting: &Meeting,
+    rendezvous: &Rendezvous,
 ) -> Result<Identity, Invalid> {
-    let node_rank = node_rank(cli, env, meeting)?;
-    if *meeting == Meeting::Loopback {
+    let node_rank = node_rank(cli, env, rendezvous)?;
+    if *rendezvous == Rendezvous::Loopback {
         // No other node needs an address.
         return Ok(Identity { node_rank, ..Identity::default() });
     }
@@ -68,18 +68,18 @@ pub(super) fn resolve(
 }
 
 /// `--node-rank`, and with `DLROVER_MASTER_ADDR` also `NODE_RANK` or its old name `WORKER_RANK`.
-fn node_rank(cli: &Cli, env: Environment<'_>, meeting: &Meeting) -> Result<Option<NodeRank>, Invalid> {
+fn node_rank(cli: &Cli, env: Environment<'_>, rendezvous: &Rendezvous) -> Result<Option<NodeRank>, Invalid> {
     let rank = |number: Option<i64>, given: Given| {
         let rank = number.and_then(|number| u32::try_from(number).ok());
         rank.map(|rank| Some(NodeRank(rank))).ok_or(Invalid::NodeRank { given })
     };
-    match meeting {
-        Meeting::Loopback => return Ok(None),
+    match rendezvous {
+        Rendezvous::Loopback => return Ok(None),
         _ if cli.is_given(Flag::NodeRank) => {
             return rank(cli.int(Flag::NodeRank), cli.given(Flag::NodeRank));
         }
-        Meeting::Static(_) | Meeting::C10d(_) => return Ok(None),
-        Meeting::Master(_) => {}
+        Rendezvous::Static(_) | Rendezvous::C10d(_) => return Ok(None),
+        Rendezvous::Master(_) => {}
     }
     let named = ["NODE_RANK", "WORKER_RANK"].into_iter().find_map(|name| Some((name, env.get_filled(name)?)));
     match named {

@@ -20,8 +20,8 @@ use crate::{
     resolve::{
         at_least_zero,
         checks::permille,
-        meeting::{Meeting, Serves},
         rdzv_conf,
+        rendezvous::{Rendezvous, ServeMaster},
     },
 };
 
@@ -29,7 +29,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct MasterPlan {
     /// Whether this launcher serves it.
-    pub serves: Serves,
+    pub serve_master: ServeMaster,
     /// For a master that is served here.
     pub policy: Policy,
     /// For a master that is served here.
@@ -52,7 +52,7 @@ pub(super) fn resolve(
     cli: &Cli,
     env: Environment<'_>,
     host: &dyn Host,
-    (meeting, serves): (&Meeting, Serves),
+    (rendezvous, serve_master): (&Rendezvous, ServeMaster),
     max_nodes: u32,
     node: &NodeId,
 ) -> Result<MasterPlan, Invalid> {
@@ -68,10 +68,10 @@ pub(super) fn resolve(
         let given = cli.given(Flag::HeartbeatTimeout);
         return Err(Invalid::OutOfRange { given, range: "a number of seconds above 0" });
     }
-    let is_alone = match meeting {
-        Meeting::Loopback => true,
-        Meeting::Static(_) => max_nodes == 1,
-        Meeting::C10d(_) | Meeting::Master(_) => false,
+    let is_alone = match rendezvous {
+        Rendezvous::Loopback => true,
+        Rendezvous::Static(_) => max_nodes == 1,
+        Rendezvous::C10d(_) | Rendezvous::Master(_) => false,
     };
     let own_token = Token::new(&host.fresh_id()).ok();
     let (state_dir, topology_file, trust) = if is_alone {
@@ -88,7 +88,7 @@ pub(super) fn resolve(
     };
     let given = OPTIONS.iter().filter(|spec| spec.section == MASTER && cli.is_given(spec.flag));
     Ok(MasterPlan {
-        serves,
+        serve_master,
         policy: Policy {
             restart_count,
             on_give_up: OnGiveUp::FailJob,

@@ -20,7 +20,7 @@ pub(crate) fn local_world_size(
     let text = cli.text(Flag::NprocPerNode)?;
     // A number first, as torchrun: so ` 2` and `1_0` are numbers.
     if let Some(number) = python_number::int(text) {
-        return u32::try_from(number).ok().filter(|number| (1..=MOST_WORKERS).contains(number)).ok_or_else(
+        return u32::try_from(number).ok().filter(|number| (1..=MAX_WORKERS).contains(number)).ok_or_else(
             || Invalid::OutOfRange {
                 given: given(),
                 range: "nproc_per_node, the workers of a node, is 1 to 65536",
@@ -46,4 +46,4 @@ pub(crate) fn local_world_size(
 }
 
 /// Far beyond any node, and below what would exhaust memory before the first worker starts.
-const MOST_WORKERS: u32 = 65_536;
+const MAX_WORKERS: u32 = 65_536;

@@ -106,7 +106,7 @@ impl<'a> Conf<'a> {
         self.last(&["store_type"]).is_some_and(|value| value.eq_ignore_ascii_case("file"))
     }
 
-    /// Whether this launcher serves the meeting; `None`: find out.
+    /// Whether this launcher serves the job master; `None`: find out.
     pub(super) fn is_host(&self) -> Option<bool> {
         yes_or_no(self.last(&["is_host"])?)
     }

@@ -3,9 +3,9 @@
 mod gpu_share;
 mod gpus;
 mod job_master;
-mod meeting;
 mod options;
 mod output;
+mod rendezvous;
 mod several_nodes;
 mod workers;
 

@@ -139,13 +139,13 @@ impl From<CheckTerms> for pb::CheckTerms {
     }
 }
 
-/// A kind that is absent, or of a newer node, is [`ComputeKind::Untold`].
+/// A kind that is absent, or of a newer node, is [`ComputeKind::Unspecified`].
 fn compute_kind(wire: Option<pb::ComputeKind>, field: &'static str) -> Result<ComputeKind, ConvertError> {
-    let Some(wire) = wire else { return Ok(ComputeKind::Untold) };
+    let Some(wire) = wire else { return Ok(ComputeKind::Unspecified) };
     let work = wire.work();
     let model = name(wire.model, field)?;
     Ok(match work {
-        pb::ComputeWork::Unspecified => ComputeKind::Untold,
+        pb::ComputeWork::Unspecified => ComputeKind::Unspecified,
         pb::ComputeWork::Processor => ComputeKind::Processor,
         pb::ComputeWork::OwnKernel => ComputeKind::OwnKernel { model },
         pb::ComputeWork::Cublas => ComputeKind::Cublas { model },
@@ -154,7 +154,7 @@ fn compute_kind(wire: Option<pb::ComputeKind>, field: &'static str) -> Result<Co
 
 fn compute_kind_to_wire(kind: ComputeKind) -> Option<pb::ComputeKind> {
     let (work, model) = match kind {
-        ComputeKind::Untold => return None,
+        ComputeKind::Unspecified => return None,
         ComputeKind::Processor => (pb::ComputeWork::Processor, String::new()),
         ComputeKind::OwnKernel { model } => (pb::ComputeWork::OwnKernel, model),
         ComputeKind::Cublas { model } => (pb::ComputeWork::Cublas, model),

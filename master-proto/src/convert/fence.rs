@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rules::fence::{FenceTerms, Juror, MOST_JURORS};
+use rules::fence::{FenceTerms, Juror, MAX_JURORS};
 
 use super::{ConvertError, millis, name, node_id, port};
 use crate::pb;
@@ -33,8 +33,8 @@ impl TryFrom<pb::Fence> for FenceTerms {
             return Err(ConvertError::Range { field: "fence.lease_millis", value, expected });
         }
         let length = wire.jury.len();
-        if length > MOST_JURORS {
-            return Err(ConvertError::TooLong { field: "fence.jury", length, max: MOST_JURORS });
+        if length > MAX_JURORS {
+            return Err(ConvertError::TooLong { field: "fence.jury", length, max: MAX_JURORS });
         }
         let jury = wire.jury.into_iter().map(|juror| {
             Ok(Juror {

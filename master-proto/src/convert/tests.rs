@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use diagnosis::{
     exclusion::Exclusion,
-    gpus::{Gpu, GpuLink, GpuProcess, GpuTrouble, Inventory, MOST_GPUS, NvLink, RemappedRows, Vendor, Xid},
+    gpus::{Gpu, GpuLink, GpuProcess, GpuTrouble, Inventory, MAX_GPUS, NvLink, RemappedRows, Vendor, Xid},
     network_check::{
         ComputeKind, ComputeTime, Deadlines, LocalCheck, LocalFault, OnBadPath, Probed, Tainting,
     },
@@ -466,7 +466,7 @@ fn the_longest_inventory_is_cut_to_what_the_master_takes() {
         };
         let link = GpuLink { a: u32::MAX, b: u32::MAX, link: "NV18".parse().unwrap() };
         let longest = Inventory {
-            gpus: (0..2 * MOST_GPUS).map(gpu).collect(),
+            gpus: (0..2 * MAX_GPUS).map(gpu).collect(),
             links: vec![link; 10_000],
             notes: vec![words(); 100],
             hangs_at: Some(words()),
@@ -475,7 +475,7 @@ fn the_longest_inventory_is_cut_to_what_the_master_takes() {
         let wire = inventory_report("a".into(), &longest.bounded());
         assert!(wire.encoded_len() <= MAX_REQUEST_BYTES, "{}", wire.encoded_len());
         let Event::InventoryReported { inventory, .. } = Event::try_from(wire).unwrap() else { panic!() };
-        assert_eq!(inventory.gpus.len(), MOST_GPUS);
+        assert_eq!(inventory.gpus.len(), MAX_GPUS);
     }
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use diagnosis::{
     gpus::Inventory,
     network_check::{
-        Ambiguity, ComputeFinding, Cut, Element, Evidence, Kind, LinkKind, NodeFinding, NodeVerdict,
+        Ambiguity, ComputeFinding, Cut, Evidence, Kind, LinkKind, NetworkElement, NodeFinding, NodeVerdict,
         PartialUplink, RoundRecord, TestRecord, TestResult,
     },
 };
@@ -372,34 +372,34 @@ fn fabric(report: &TaintReport) -> FabricDocument<'_> {
     }
 }
 
-fn element_document(report: &TaintReport, element: Element) -> ElementDocument {
+fn element_document(report: &TaintReport, element: NetworkElement) -> ElementDocument {
     let (mut nodes, mut racks, mut pods) = (Vec::new(), Vec::new(), Vec::new());
     let kind = match element {
-        Element::Node(node) => {
+        NetworkElement::Node(node) => {
             nodes.push(node);
             "node"
         }
-        Element::Link(a, b) => {
+        NetworkElement::Link(a, b) => {
             nodes.extend([a, b]);
             "link"
         }
-        Element::RackPair(a, b) => {
+        NetworkElement::RackPair(a, b) => {
             racks.extend([report.rack(a), report.rack(b)]);
             "rack-pair"
         }
-        Element::Uplink(rack) => {
+        NetworkElement::Uplink(rack) => {
             racks.push(report.rack(rack));
             "uplink"
         }
-        Element::PartialUplink(rack) => {
+        NetworkElement::PartialUplink(rack) => {
             racks.push(report.rack(rack));
             "partial-uplink"
         }
-        Element::Leaf(rack) => {
+        NetworkElement::Leaf(rack) => {
             racks.push(report.rack(rack));
             "leaf"
         }
-        Element::Pod(pod) => {
+        NetworkElement::Pod(pod) => {
             pods.push(report.pod(pod));
             "pod"
         }
@@ -458,7 +458,8 @@ mod tests {
         let outcome = &mut report.outcome;
         outcome.leaves = vec![1];
         outcome.partial_uplinks = vec![PartialUplink { rack: 0, dead: 3, tested: 8 }];
-        outcome.ambiguous = vec![Ambiguity { candidates: vec![Element::Node(0), Element::RackPair(0, 1)] }];
+        outcome.ambiguous =
+            vec![Ambiguity { candidates: vec![NetworkElement::Node(0), NetworkElement::RackPair(0, 1)] }];
         outcome.cut = Some(Cut { left_out: vec![0], message: "asw-0 is cut off".into() });
         let document = document(&report);
         assert_eq!(document["leaves"], json!(["asw-1"]));

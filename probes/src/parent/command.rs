@@ -10,7 +10,7 @@ use super::{
     process,
 };
 use crate::{
-    Helper,
+    ProbeProgram,
     wire::{
         Task,
         command::{CommandTask, Request, VERSION},
@@ -44,7 +44,7 @@ pub struct CommandPlan {
     /// 4 KiB of each.
     pub output: Option<mpsc::Sender<String>>,
     /// How the supervising process is started.
-    pub helper: Helper,
+    pub program: ProbeProgram,
 }
 
 /// Starts the program under a supervising process, on a tokio runtime. `on_progress` receives [`Probed::Unfinished`]
@@ -54,12 +54,12 @@ pub struct CommandPlan {
 /// left.
 #[must_use]
 pub fn start_command(plan: CommandPlan, on_progress: Option<mpsc::Sender<Probed>>) -> ProbeHandle {
-    let CommandPlan { argv, rank, world_size, master_addr, master_port, seed, env, grace, output, helper } =
+    let CommandPlan { argv, rank, world_size, master_addr, master_port, seed, env, grace, output, program } =
         plan;
     let seed = seed & LARGEST_SEED;
     let request = Request { version: VERSION, rank, world_size, master_addr, master_port, seed };
     let task = Task::Command(CommandTask { argv, request, env, grace });
-    let started = process::start(&helper, &task, None);
+    let started = process::start(&program, &task, None);
     ProbeHandle::supervise(
         started,
         grace + CLEANUP_TIMEOUT,

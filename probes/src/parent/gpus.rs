@@ -14,7 +14,7 @@ use super::{
     process,
 };
 use crate::{
-    GRACE, Helper,
+    GRACE, ProbeProgram,
     wire::{
         End, Task,
         gpus::{GpuMessage, GpuTask},
@@ -32,7 +32,7 @@ pub struct GpuPlan {
     /// installs them.
     pub path: OsString,
     /// How its process is started.
-    pub helper: Helper,
+    pub program: ProbeProgram,
 }
 
 impl Default for GpuPlan {
@@ -42,7 +42,7 @@ impl Default for GpuPlan {
             deadline: Duration::from_secs(2),
             root: PathBuf::from("/"),
             path: OsString::new(),
-            helper: Helper::default(),
+            program: ProbeProgram::default(),
         }
     }
 }
@@ -50,7 +50,7 @@ impl Default for GpuPlan {
 /// Gathers the inventory of this node, on a tokio runtime. Never fails: an error is a note in it.
 pub async fn take_inventory(plan: GpuPlan) -> Inventory {
     let task = Task::Gpus(GpuTask { root: plan.root.clone(), path: plan.path.clone() });
-    let started = match process::start(&plan.helper, &task, None) {
+    let started = match process::start(&plan.program, &task, None) {
         Ok(started) => started,
         Err(error) => return Inventory { notes: vec![rules::chain(&error)], ..Inventory::default() },
     };
@@ -89,12 +89,12 @@ fn from_run(run: ProbeRun, deadline: Duration) -> Inventory {
 /// Forwards events until `cancel` is true or closed, or the driver fails. With `and_memory` it also queries the
 /// memory in use once a second. Messages without room are dropped. Returns why it ended.
 pub async fn watch_gpus(
-    helper: Helper,
+    program: ProbeProgram,
     and_memory: bool,
     subscribers: mpsc::Sender<GpuMessage>,
     cancel: watch::Receiver<bool>,
 ) -> String {
-    let started = match process::start(&helper, &Task::WatchGpus { and_memory }, None) {
+    let started = match process::start(&program, &Task::WatchGpus { and_memory }, None) {
         Ok(started) => started,
         Err(error) => return rules::chain(&error),
     };

@@ -10,7 +10,7 @@ use super::{
     process::{self, StartError},
 };
 use crate::{
-    GRACE, Helper,
+    GRACE, ProbeProgram,
     wire::{End, Task},
 };
 
@@ -24,7 +24,7 @@ pub struct LocalPlan {
     /// The numbers of accelerators in the inventory, by PCI address.
     pub places: BTreeMap<String, u32>,
     /// How its process is started.
-    pub helper: Helper,
+    pub program: ProbeProgram,
 }
 
 impl Default for LocalPlan {
@@ -34,7 +34,7 @@ impl Default for LocalPlan {
             deadline: Duration::from_secs(10),
             accelerators: true,
             places: BTreeMap::new(),
-            helper: Helper::default(),
+            program: ProbeProgram::default(),
         }
     }
 }
@@ -76,7 +76,7 @@ async fn run(
     task: &Task,
     cancel: Option<watch::Receiver<bool>>,
 ) -> Result<ProbeRun, StartError> {
-    let started = process::start(&plan.helper, task, None)?;
+    let started = process::start(&plan.program, task, None)?;
     let limits = Limits { cancel, deadline: Some(plan.deadline), grace: GRACE };
     Ok(supervise(started, limits, Subscribers::default()).await)
 }

@@ -25,7 +25,7 @@ use nix::{
     unistd::{Pid, getpid, getppid, setpgid},
 };
 
-use crate::{Helper, NAME, listener::Listener, wire::Task};
+use crate::{NAME, ProbeProgram, listener::Listener, wire::Task};
 use processes::{
     launcher_id::VARIABLE,
     tree::{self, signal_one},
@@ -63,7 +63,7 @@ pub(super) struct Pipes {
 /// # Errors
 /// When there is no room for a process, or no such program.
 pub(super) fn start(
-    helper: &Helper,
+    program: &ProbeProgram,
     task: &Task,
     listener: Option<&Listener>,
 ) -> Result<(Process, Pipes), StartError> {
@@ -73,10 +73,10 @@ pub(super) fn start(
         memfd_create(c"dlrover-probe-plan", MFdFlags::MFD_CLOEXEC).map_err(|e| StartError::Plan(e.into()))?,
     );
     file.write_all(&plan).and_then(|()| file.rewind()).map_err(StartError::Plan)?;
-    let mut command = Command::new(&helper.program);
+    let mut command = Command::new(&program.path);
     command.arg0(NAME).stdin(file).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.envs(helper.variables.iter().map(|(name, value)| (name, value)));
-    if let Some(launcher_id) = &helper.launcher_id {
+    command.envs(program.variables.iter().map(|(name, value)| (name, value)));
+    if let Some(launcher_id) = &program.launcher_id {
         command.env(VARIABLE, launcher_id);
     }
     // A supervising probe must outlive the agent shortly, to kill what it started.

@@ -10,7 +10,7 @@ use super::{
     process,
 };
 use crate::{
-    GRACE, Helper,
+    GRACE, ProbeProgram,
     listener::Listener,
     wire::{
         Task,
@@ -26,12 +26,12 @@ use crate::{
 pub fn start_ring(
     plan: RingPlan,
     listener: &Listener,
-    helper: &Helper,
+    program: &ProbeProgram,
     on_progress: Option<mpsc::Sender<Probed>>,
 ) -> ProbeHandle {
     let total = plan.total_bytes();
     let task = Task::Ring(RingTask { plan, listener: listener.fd().as_raw_fd() });
-    let started = process::start(helper, &task, Some(listener));
+    let started = process::start(program, &task, Some(listener));
     ProbeHandle::supervise(
         started,
         GRACE,

@@ -22,7 +22,7 @@ use super::{
     process,
 };
 use crate::{
-    GRACE, Helper,
+    GRACE, ProbeProgram,
     wire::{
         End, Task,
         switchbox::{SwitchboxEnd, SwitchboxTask},
@@ -54,11 +54,11 @@ pub enum SwitchboxError {
 /// When nothing is known of any pair.
 pub async fn check_switchbox(
     task: SwitchboxTask,
-    helper: &Helper,
+    program: &ProbeProgram,
     said: Option<mpsc::Sender<String>>,
     cancel: Option<watch::Receiver<bool>>,
 ) -> Result<Finding, SwitchboxError> {
-    let started = process::start(helper, &Task::Switchbox(task), None)
+    let started = process::start(program, &Task::Switchbox(task), None)
         .map_err(|error| SwitchboxError::Died(rules::chain(&error)))?;
     let limits = Limits { cancel, deadline: Some(DEADLINE + SLACK), grace: GRACE * 3 };
     let run = supervise(started, limits, Subscribers { said, ..Subscribers::default() }).await;

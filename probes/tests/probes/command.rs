@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use diagnosis::network_check::Probed;
-use probes::{CommandPlan, Helper, ProbeHandle, start_command};
+use probes::{CommandPlan, ProbeHandle, ProbeProgram, start_command};
 use tokio::sync::mpsc;
 
-use crate::support::{helper, ignores_sigterm, in_time, is_alive, number_in, until};
+use crate::support::{ignores_sigterm, in_time, is_alive, number_in, program, until};
 
 fn shell(script: &str) -> CommandPlan {
     CommandPlan {
@@ -19,7 +19,7 @@ fn shell(script: &str) -> CommandPlan {
         env: vec![("EXTRA".into(), "more".into()), ("RANK".into(), "overruled".into())],
         grace: Duration::from_secs(1),
         output: None,
-        helper: helper(),
+        program: program(),
     }
 }
 
@@ -166,7 +166,7 @@ async fn a_command_may_handle_sigterm() {
 #[tokio::test]
 async fn a_command_carries_the_launcher_id() {
     let script = r#"[ "$DLROVER_LAUNCHER_ID" = "some mark" ] && echo '{"version":1,"comm_ms":1}'"#;
-    let helper = Helper { launcher_id: Some("some mark".into()), ..helper() };
-    let handle: ProbeHandle = start_command(CommandPlan { helper, ..shell(script) }, None);
-    assert!(matches!(in_time(handle.end()).await.unwrap(), Probed::Passed { .. }));
+    let program = ProbeProgram { launcher_id: Some("some mark".into()), ..program() };
+    let handle: ProbeHandle = start_command(CommandPlan { program, ..shell(script) }, None);
+    assert!(matches!(in_time(handle.end()).await, Probed::Passed { .. }));
 }

@@ -6,7 +6,7 @@ use diagnosis::{
     gpu_topology::{LinkKind, PciPath},
     gpus::{Gpu, GpuTrouble, Inventory, Vendor},
 };
-use probes::{GpuPlan, Helper, take_inventory};
+use probes::{GpuPlan, ProbeProgram, take_inventory};
 
 use crate::{
     fake_library,
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// A probe whose environment has the fake library with these devices.
-fn helper(folder: &Path, plan: &str) -> Helper {
+fn program(folder: &Path, plan: &str) -> ProbeProgram {
     let library = fake_library::folder(Path::new(env!("CARGO_TARGET_TMPDIR")));
     let script = folder.join("probe");
     let text = format!(
@@ -25,12 +25,12 @@ fn helper(folder: &Path, plan: &str) -> Helper {
     );
     fs::write(&script, text).unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-    Helper { program: script, ..Helper::default() }
+    ProbeProgram { path: script, ..ProbeProgram::default() }
 }
 
 async fn inventory(plan: &str, deadline: Duration) -> Inventory {
     let folder = tempfile::tempdir().unwrap();
-    let plan = GpuPlan { deadline, helper: helper(folder.path(), plan), ..GpuPlan::default() };
+    let plan = GpuPlan { deadline, program: program(folder.path(), plan), ..GpuPlan::default() };
     let inventory = in_time(take_inventory(plan)).await;
     let pid = fs::read_to_string(folder.path().join("pid")).unwrap().trim().parse().unwrap();
     assert!(!is_alive(pid), "the probe is still there");
@@ -90,7 +90,7 @@ async fn a_driver_that_hangs_at_one_device_does_not_hide_those_before_it() {
 
 #[tokio::test]
 async fn without_the_library_there_is_a_note_and_no_error() {
-    let plan = GpuPlan { deadline: TIMEOUT, helper: crate::support::helper(), ..GpuPlan::default() };
+    let plan = GpuPlan { deadline: TIMEOUT, program: crate::support::program(), ..GpuPlan::default() };
     let inventory = in_time(take_inventory(plan)).await;
     if inventory.vendor.is_none() {
         assert!(inventory.notes.iter().any(|note| note.contains("NVML")), "{inventory:?}");
@@ -118,9 +118,9 @@ fn tool(root: &Path, place: &str, script: &str) {
 
 /// Queries the machine below `root`, with the tools in its `bin`.
 async fn asked(root: &Path, deadline: Duration) -> Inventory {
-    let helper = crate::support::helper();
+    let program = crate::support::program();
     let path = root.join("bin").into_os_string();
-    in_time(take_inventory(GpuPlan { deadline, root: root.to_owned(), path, helper })).await
+    in_time(take_inventory(GpuPlan { deadline, root: root.to_owned(), path, program })).await
 }
 
 /// Waits until the processes whose ids are in these files are gone.
@@ -263,7 +263,7 @@ async fn nvidia_smi_is_not_called_if_the_library_answers() {
             deadline: TIMEOUT,
             root: root.path().to_owned(),
             path: root.path().join("bin").into(),
-            helper: helper(root.path(), devices),
+            program: program(root.path(), devices),
         };
         assert_eq!(in_time(take_inventory(plan)).await.vendor, vendor);
     }

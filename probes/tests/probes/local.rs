@@ -6,10 +6,10 @@ use diagnosis::network_check::ComputeKind;
 use probes::{LocalPlan, check_locally, measure_compute};
 use tokio::sync::watch;
 
-use crate::support::{TIMEOUT, helper, in_time};
+use crate::support::{TIMEOUT, in_time, program};
 
 fn plan() -> LocalPlan {
-    LocalPlan { deadline: TIMEOUT, helper: helper(), ..LocalPlan::default() }
+    LocalPlan { deadline: TIMEOUT, program: program(), ..LocalPlan::default() }
 }
 
 #[tokio::test]
@@ -19,7 +19,7 @@ async fn a_healthy_node_has_no_fault_and_a_time() {
     println!("{check:?}");
     let compute = check.compute.unwrap();
     assert!(compute.time > Duration::ZERO);
-    assert_ne!(compute.kind, ComputeKind::Untold);
+    assert_ne!(compute.kind, ComputeKind::Unspecified);
 }
 
 #[tokio::test]

@@ -11,30 +11,30 @@ use std::{
 };
 
 use diagnosis::network_check::{LocalCheck, Probed};
-use probes::{Helper, LocalPlan, RingMode, check_locally, measure_compute, start_ring};
+use probes::{LocalPlan, ProbeProgram, RingMode, check_locally, measure_compute, start_ring};
 use processes::tree;
 use tokio::{sync::watch, time::sleep};
 
 use crate::support::{
-    TIMEOUT, helper, ignores_sigterm, in_time, is_alive, listeners, number_in, plans, ports, probes_below,
+    TIMEOUT, ignores_sigterm, in_time, is_alive, listeners, number_in, plans, ports, probes_below, program,
     until,
 };
 
 /// A program in place of the probe.
-fn impostor(folder: &tempfile::TempDir, script: &str) -> Helper {
+fn impostor(folder: &tempfile::TempDir, script: &str) -> ProbeProgram {
     let program: PathBuf = folder.path().join("impostor");
     // Written elsewhere and moved here, so that a concurrent fork does not keep it open for writing.
     let draft = folder.path().join("draft");
     fs::write(&draft, format!("#!/bin/sh\n{script}\n")).unwrap();
     fs::set_permissions(&draft, fs::Permissions::from_mode(0o755)).unwrap();
     Command::new("mv").args([&draft, &program]).status().unwrap();
-    Helper { program, ..Helper::default() }
+    ProbeProgram { path: program, ..ProbeProgram::default() }
 }
 
-async fn ring_with(helper: &Helper, cancel: bool) -> Probed {
+async fn ring_with(program: &ProbeProgram, cancel: bool) -> Probed {
     let listeners = listeners(2);
     let plan = plans(&ports(&listeners), 20, RingMode::Check).remove(0);
-    let handle = start_ring(plan, &listeners[0], helper, None);
+    let handle = start_ring(plan, &listeners[0], program, None);
     if cancel {
         handle.cancel();
     }
@@ -46,10 +46,10 @@ async fn a_probe_that_ignores_sigterm_is_killed() {
     let folder = tempfile::tempdir().unwrap();
     let pid_file = folder.path().join("pid");
     let script = format!("trap '' TERM\necho $$ > {}\nwhile :; do sleep 0.01; done", pid_file.display());
-    let helper = impostor(&folder, &script);
+    let program = impostor(&folder, &script);
     let listeners = listeners(2);
     let plan = plans(&ports(&listeners), 20, RingMode::Check).remove(0);
-    let handle = start_ring(plan, &listeners[0], &helper, None);
+    let handle = start_ring(plan, &listeners[0], &program, None);
     let mut pid = None;
     until("the probe runs", || {
         pid = number_in(&pid_file);
@@ -64,8 +64,8 @@ async fn a_probe_that_ignores_sigterm_is_killed() {
 #[tokio::test]
 async fn the_reason_of_a_dead_probe_is_its_standard_error() {
     let folder = tempfile::tempdir().unwrap();
-    let helper = impostor(&folder, "yes filler | head -c 9000 >&2; echo 'no such device' >&2; exit 3");
-    let end = ring_with(&helper, false).await;
+    let program = impostor(&folder, "yes filler | head -c 9000 >&2; echo 'no such device' >&2; exit 3");
+    let end = ring_with(&program, false).await;
     let Probed::Failed { reason } = end else { panic!("{end:?}") };
     assert!(reason.starts_with("the probe ended (exit status: 3): "), "{reason}");
     assert!(reason.ends_with("no such device") && reason.len() < 5000, "{reason}");
@@ -82,11 +82,11 @@ async fn invalid_messages_of_a_probe_are_ignored() {
 
 #[tokio::test]
 async fn a_missing_probe_program_is_a_failure_and_a_fault() {
-    let nowhere = Helper { program: "/nowhere/probe".into(), ..Helper::default() };
+    let nowhere = ProbeProgram { path: "/nowhere/probe".into(), ..ProbeProgram::default() };
     let end = ring_with(&nowhere, false).await;
     let Probed::Failed { reason } = end else { panic!("{end:?}") };
     assert!(reason.starts_with("cannot start the probe: "), "{reason}");
-    let check = check_locally(LocalPlan { helper: nowhere, ..LocalPlan::default() }).await;
+    let check = check_locally(LocalPlan { program: nowhere, ..LocalPlan::default() }).await;
     let fault = check.fault.unwrap();
     assert_eq!(fault.component.as_str(), "probe");
     assert!(fault.reason.starts_with("cannot start the probe: "), "{fault:?}");
@@ -96,8 +96,8 @@ async fn a_missing_probe_program_is_a_failure_and_a_fault() {
 async fn a_hanging_local_check_is_a_fault_of_its_current_step() {
     let folder = tempfile::tempdir().unwrap();
     let script = "echo '{\"At\":\"cpu\"}'; echo '{\"At\":\"gpu 3 (Some Model)\"}'; exec sleep 1000";
-    let helper = impostor(&folder, script);
-    let plan = LocalPlan { deadline: Duration::from_secs(4), helper, ..LocalPlan::default() };
+    let program = impostor(&folder, script);
+    let plan = LocalPlan { deadline: Duration::from_secs(4), program, ..LocalPlan::default() };
     let fault = in_time(check_locally(plan)).await.fault.unwrap();
     assert_eq!(fault.component.as_str(), "gpu 3");
     assert_eq!(fault.reason, "no answer within 4s; last step: gpu 3 (Some Model)");
@@ -107,8 +107,8 @@ async fn a_hanging_local_check_is_a_fault_of_its_current_step() {
 async fn a_hanging_compute_probe_ends_when_its_caller_stops_waiting() {
     let folder = tempfile::tempdir().unwrap();
     let pid = folder.path().join("pid");
-    let helper = impostor(&folder, &format!("echo $$ > {}; exec sleep 1000", pid.display()));
-    let plan = LocalPlan { helper, ..LocalPlan::default() };
+    let program = impostor(&folder, &format!("echo $$ > {}; exec sleep 1000", pid.display()));
+    let plan = LocalPlan { program, ..LocalPlan::default() };
     let (cancel, cancelled) = watch::channel(false);
     let times = tokio::spawn(measure_compute(2, LocalPlan { deadline: TIMEOUT * 2, ..plan }, cancelled));
     let pid = in_time(async {
@@ -127,7 +127,7 @@ async fn a_hanging_compute_probe_ends_when_its_caller_stops_waiting() {
 
 /// An agent that has started what `arguments` say, and waits.
 fn agent(arguments: &[&str]) -> Child {
-    let mut agent = Command::new(helper().program)
+    let mut agent = Command::new(program().path)
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -176,7 +176,7 @@ fn a_check_command_and_its_daemon_die_with_their_agent() {
 
 #[test]
 fn a_check_ends_where_another_task_reaps_all_children() {
-    let agent = Command::new(helper().program).arg("reap").output().unwrap();
+    let agent = Command::new(program().path).arg("reap").output().unwrap();
     let check: LocalCheck = serde_json::from_slice(&agent.stdout).unwrap();
     assert!(check.fault.is_none() && check.compute.is_some(), "{check:?}");
 }
@@ -226,7 +226,7 @@ async fn dropping_a_handle_ends_its_probe() {
     let listeners = listeners(1);
     let plan =
         plans(&[listeners[0].port(), silent.local_addr().unwrap().port()], 21, RingMode::Check).remove(0);
-    let handle = start_ring(plan, &listeners[0], &helper(), None);
+    let handle = start_ring(plan, &listeners[0], &program(), None);
     let hello = tokio::task::spawn_blocking(move || {
         let (mut stream, _) = silent.accept().unwrap();
         stream.read_exact(&mut [0; 48]).unwrap();
@@ -253,11 +253,11 @@ async fn the_compute_probe_sees_only_its_devices() {
     let folder = tempfile::tempdir().unwrap();
     let seen = folder.path().join("seen");
     let script = format!("echo \"$CUDA_VISIBLE_DEVICES $DLROVER_LAUNCHER_ID\" > {}", seen.display());
-    let helper = Helper {
+    let program = ProbeProgram {
         launcher_id: Some("mark".into()),
         variables: vec![("CUDA_VISIBLE_DEVICES".into(), "4,5".into())],
         ..impostor(&folder, &script)
     };
-    let _died = in_time(check_locally(LocalPlan { helper, ..LocalPlan::default() })).await;
+    let _died = in_time(check_locally(LocalPlan { program, ..LocalPlan::default() })).await;
     assert_eq!(fs::read_to_string(&seen).unwrap(), "4,5 mark\n");
 }

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     peer,
-    support::{TIMEOUT, helper, in_time, listeners, plans, ports},
+    support::{TIMEOUT, in_time, listeners, plans, ports, program},
 };
 
 const TOTAL: u64 = 2 * ((64 << 10) + (1 << 20) + (16 << 20));
@@ -22,7 +22,7 @@ async fn run(plans: Vec<RingPlan>, listeners: &[Listener]) -> Vec<Measured> {
     let handles: Vec<_> = plans
         .into_iter()
         .zip(listeners)
-        .map(|(plan, listener)| start_ring(plan, listener, &helper(), None))
+        .map(|(plan, listener)| start_ring(plan, listener, &program(), None))
         .collect();
     let mut ends = Vec::new();
     for handle in handles {
@@ -67,13 +67,13 @@ async fn a_late_member_is_waited_for() {
     let listeners = listeners(2);
     let [first, second] = plans(&ports(&listeners), 6, RingMode::Check).try_into().unwrap();
     let (progress, mut messages) = mpsc::channel(1);
-    let early = start_ring(first, &listeners[0], &helper(), Some(progress));
+    let early = start_ring(first, &listeners[0], &program(), Some(progress));
     // It runs, and has no peer.
     assert!(matches!(
         in_time(messages.recv()).await,
         Some(Probed::Unfinished { bytes: 0, total: TOTAL, .. })
     ));
-    let late = start_ring(second, &listeners[1], &helper(), None);
+    let late = start_ring(second, &listeners[1], &program(), None);
     for end in [early.end(), late.end()] {
         assert!(matches!(in_time(end).await.unwrap(), Probed::Passed { .. }));
     }
@@ -102,7 +102,7 @@ async fn a_cancelled_round_does_not_disturb_the_next() {
     let [alone, _] = plans(&ports(&listeners), 8, RingMode::Check).try_into().unwrap();
     // Its connection waits at the other's listener, which does not accept.
     let (progress, mut messages) = mpsc::channel(1);
-    let handle = start_ring(alone, &listeners[0], &helper(), Some(progress));
+    let handle = start_ring(alone, &listeners[0], &program(), Some(progress));
     in_time(messages.recv()).await;
     handle.cancel();
     assert!(matches!(in_time(handle.end()).await.unwrap(), Probed::Unfinished { bytes: 0, .. }));
@@ -155,7 +155,7 @@ async fn a_silent_peer_is_waited_for_until_cancelled() {
     let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let ports = [listeners[0].port(), silent.local_addr().unwrap().port()];
     let plan = plans(&ports, 11, RingMode::Check).remove(0);
-    let handle = start_ring(plan, &listeners[0], &helper(), None);
+    let handle = start_ring(plan, &listeners[0], &program(), None);
     let _accepted = tokio::task::spawn_blocking(move || silent.accept().unwrap()).await.unwrap();
     handle.cancel();
     let end = in_time(handle.end()).await.unwrap();
@@ -187,7 +187,7 @@ async fn a_cancelled_transfer_reports_its_progress() {
     let (progress, mut messages) = mpsc::channel(64);
     let mut plans = plans.into_iter();
     let mut start =
-        |index: usize, progress| start_ring(plans.next().unwrap(), &listeners[index], &helper(), progress);
+        |index: usize, progress| start_ring(plans.next().unwrap(), &listeners[index], &program(), progress);
     let (slow, other) = (start(0, Some(progress)), start(1, None));
     // The other link forwards all of its bytes first.
     let seen = loop {
@@ -216,7 +216,7 @@ async fn a_missing_peer_is_named() {
     plan.connect_timeout = Duration::from_millis(100);
     let [first, second] = listeners.try_into().unwrap();
     drop(second);
-    let end = in_time(start_ring(plan, &first, &helper(), None).end()).await.unwrap();
+    let end = in_time(start_ring(plan, &first, &program(), None).end()).await;
     let reason = format!("cannot connect to peer 127.0.0.1:{there}: connection refused");
     assert_eq!(end, Probed::Failed { reason });
 }
@@ -228,7 +228,7 @@ async fn a_peer_that_closes_early_is_named() {
     let there = wire.local_addr().unwrap().port();
     let here = listeners[0].port();
     let plan = plans(&[here, there], 14, RingMode::Check).remove(0);
-    let handle = start_ring(plan, &listeners[0], &helper(), None);
+    let handle = start_ring(plan, &listeners[0], &program(), None);
     let met = tokio::task::spawn_blocking(move || (peer::take(&wire, 14), peer::connect(here, 14)));
     let (taken, (_knocked, answer)) = met.await.unwrap();
     assert_eq!(answer, Some(2), "welcome");
@@ -247,7 +247,7 @@ async fn an_invalid_ring_is_refused() {
         members: vec!["127.0.0.1".into()],
         ..plans(&ports(&listeners), 1, RingMode::Check).remove(0)
     };
-    let end = in_time(start_ring(plan, &listeners[0], &helper(), None).end()).await.unwrap();
+    let end = in_time(start_ring(plan, &listeners[0], &program(), None).end()).await;
     assert_eq!(end, Probed::Failed { reason: "invalid ring: member 0 of 1, 1 port".into() });
 }
 

@@ -7,13 +7,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use probes::{Helper, Listener, RingMode, RingPlan};
+use probes::{Listener, ProbeProgram, RingMode, RingPlan};
 
 /// Longer than anything here takes on a busy machine; only a hang reaches it.
 pub const TIMEOUT: Duration = Duration::from_secs(120);
 
-pub fn helper() -> Helper {
-    Helper { program: PathBuf::from(env!("CARGO_BIN_EXE_dlrover-probe-under-test")), ..Helper::default() }
+pub fn program() -> ProbeProgram {
+    ProbeProgram {
+        path: PathBuf::from(env!("CARGO_BIN_EXE_dlrover-probe-under-test")),
+        ..ProbeProgram::default()
+    }
 }
 
 /// A listener of each member, on loopback.

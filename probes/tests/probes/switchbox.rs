@@ -15,7 +15,7 @@ use probes::{SwitchboxError, SwitchboxProbe, SwitchboxTask, check_switchbox};
 use processes::tree;
 use tokio::sync::mpsc;
 
-use crate::support::{helper, in_time, is_alive, number_in, until};
+use crate::support::{in_time, is_alive, number_in, program, until};
 
 mod unfit;
 
@@ -95,7 +95,7 @@ impl Box {
 /// The check and its log lines.
 async fn check(task: SwitchboxTask) -> (Result<Finding, SwitchboxError>, Vec<String>) {
     let (said, mut run) = mpsc::channel(1000);
-    let found = in_time(check_switchbox(task, &helper(), Some(said), None)).await;
+    let found = in_time(check_switchbox(task, &program(), Some(said), None)).await;
     let mut lines = Vec::new();
     while let Some(line) = run.recv().await {
         lines.push(line);
@@ -428,7 +428,7 @@ async fn a_host_without_devices_has_no_probe() {
 #[test]
 fn a_check_and_its_tool_die_with_their_agent() {
     let made = Box::with("echo $$ > $DIR/leader; trap '' TERM; while :; do sleep 0.01; done");
-    let mut agent = Command::new(helper().program)
+    let mut agent = Command::new(program().path)
         .args(["switchbox", made.tool().to_str().unwrap()])
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -13,7 +13,7 @@ use std::{
 
 use diagnosis::switchbox::{Expected, Rate, Settings, SocketPair};
 use probes::{
-    CommandPlan, Helper, Listener, LocalPlan, RingMode, RingPlan, SwitchboxProbe, SwitchboxTask,
+    CommandPlan, Listener, LocalPlan, ProbeProgram, RingMode, RingPlan, SwitchboxProbe, SwitchboxTask,
     check_locally, check_switchbox, run_if_probe, start_command, start_ring,
 };
 use processes::reap::reap_exited;
@@ -53,7 +53,7 @@ fn ring(host: &str, port: &str) -> Outcome {
         connect_timeout: Duration::from_secs(600),
         mode: RingMode::Check,
     };
-    let _handle = start_ring(plan, &listener, &Helper::default(), None);
+    let _handle = start_ring(plan, &listener, &ProbeProgram::default(), None);
     wait()
 }
 
@@ -68,7 +68,7 @@ fn command(script: &str) -> Outcome {
         env: Vec::new(),
         grace: Duration::from_millis(100),
         output: None,
-        helper: Helper::default(),
+        program: ProbeProgram::default(),
     };
     let _handle = start_command(plan, None);
     wait()
@@ -84,8 +84,8 @@ async fn switchbox(tool: &str) -> Outcome {
         models: Vec::new(),
     };
     let task = SwitchboxTask::new(settings, SwitchboxProbe::Mxom, Some(tool.as_ref()));
-    let helper = Helper::default();
-    let check = check_switchbox(task, &helper, None, None);
+    let program = ProbeProgram::default();
+    let check = check_switchbox(task, &program, None, None);
     tell("started")?;
     let _killed = check.await;
     Ok(())

@@ -16,8 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use self::fabric::Fabric;
 use super::{
-    Effect, Job, Log, Phase, count,
-    sightings::{Machine, STARTED_AGAIN},
+    Effect, Job, Log, Phase,
+    check_history::{Machine, STARTED_AGAIN},
+    count,
 };
 use crate::{
     check_order::{CheckOrder, CheckReport, CheckRound, Partner, Test},
@@ -129,7 +130,7 @@ impl Job {
             .map(|((request, machine), (rack, pod))| Subject {
                 rack: *rack,
                 pod: *pod,
-                seen_before: self.sightings.has(machine),
+                seen_before: self.check_history.has(machine),
                 local: match &request.checked {
                     Some(checked) => checked.local.clone(),
                     None => LocalCheck::default(),
@@ -147,7 +148,7 @@ impl Job {
         let hangs = racks.into_iter().zip(pods).zip(&machines);
         let nodes =
             requests.iter().zip(&partners).zip(hangs).map(|((request, partner), (place, machine))| {
-                let seen_before = self.sightings.has(machine);
+                let seen_before = self.check_history.has(machine);
                 CheckedNode::new(request, partner.name.rank, partner.address.clone(), place, seen_before)
             });
         let nodes = nodes.collect();

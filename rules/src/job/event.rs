@@ -83,7 +83,7 @@ pub enum Event {
     NodeLost { node: NodeId, cause: LossCause },
     /// A node has received the end of the job.
     EndAcknowledged { node: NodeId },
-    /// The workers of lost nodes have ended, as follows from when those and others were heard.
+    /// The workers of lost nodes have ended, as follows from the last messages of those and others.
     WorkersGone { nodes: BTreeSet<NodeId> },
     /// The master was restarted from the journal.
     Restarted,
@@ -285,7 +285,7 @@ pub enum Log {
     /// It has; what it cannot know.
     Restored { round: Round, nodes: u32 },
     /// A node is in a round that this master does not know: its state ends before `next`.
-    OldMemory { node: NodeName, round: Round, next: Round },
+    OldState { node: NodeName, round: Round, next: Round },
 }
 
 impl fmt::Display for Log {
@@ -350,7 +350,7 @@ impl fmt::Display for Log {
                 "took over round {round} of {}; earlier replacements of ranks are unknown and count as 0",
                 diagnosis::counted::counted(*nodes, "node")
             ),
-            Self::OldMemory { node, round, next } => write!(
+            Self::OldState { node, round, next } => write!(
                 f,
                 "warning: {node} is in round {round}, and the state of this master ends before round {next}: its \
                  state directory is an older copy of the job's state, or the job continued without one. Nodes of \

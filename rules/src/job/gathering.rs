@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
-    Claim, Effect, FAREWELL, Job, Log, Node, Phase, Refusal, Regroup, TOPOLOGY_TIMEOUT, absences::Generation,
-    count, sightings::Machine,
+    Claim, Effect, FAREWELL, Job, Log, Node, Phase, Refusal, Regroup, TOPOLOGY_TIMEOUT,
+    absent_nodes::GenerationId, check_history::Machine, count,
 };
 use crate::{
     fence::FenceTerms,
@@ -323,7 +323,7 @@ impl Job {
         // A host that served an older round, with another one in between, may still have connections of its workers.
         let was_member = self.nodes.get(&host).is_some_and(|known| known.request.after.is_some());
         let served_last = self.node_ranks.get(&host) == Some(&NodeRank(0));
-        // Absences from now on concern the round after this one.
+        // Nodes that go absent from now on concern the round after this one.
         let fresh_port = std::mem::take(&mut self.is_port_stale) || (was_member && !served_last);
         effects.push(Effect::Push { node: host, push: Push::Host { round, fresh_port } });
         let until = now + self.policy.host_timeout;
@@ -354,7 +354,7 @@ impl Job {
             FenceTerms::of(lease, &members, self.policy.host.is_some())
         });
         let world = World { round: hosted, members, master_addr, master_port, fence };
-        self.absences.begin(Generation::of(&world), world.fence.clone());
+        self.absent_nodes.begin(GenerationId::of(&world), world.fence.clone());
         let mut effects = self.settle();
         self.use_check();
         self.lost.clear();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Effect, FAREWELL, Job, LOSSES_SHOWN, Log, NodeEnd, OnGiveUp, Phase, Regroup, absences::Generation,
+    Effect, FAREWELL, Job, LOSSES_SHOWN, Log, NodeEnd, OnGiveUp, Phase, Regroup, absent_nodes::GenerationId,
 };
 use crate::{
     ids::{NodeId, Round},
@@ -188,7 +188,7 @@ impl Job {
         node: &NodeId,
         reason: &str,
         how: Departure,
-        workers: Option<Generation>,
+        workers: Option<GenerationId>,
     ) -> Vec<Effect> {
         if let Phase::Over { .. } = self.phase {
             return self.on_end_acknowledged(node);
@@ -203,7 +203,7 @@ impl Job {
         self.is_port_stale |= had_part;
         let is_done = matches!(&self.phase, Phase::Running { succeeded, .. } if succeeded.contains(node));
         if let Some(generation) = workers {
-            self.miss(now, node, generation);
+            self.record_absent(now, node, generation);
         }
         self.remove(node);
         let mut effects = vec![Effect::Forget { node: node.clone() }];

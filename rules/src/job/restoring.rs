@@ -5,7 +5,9 @@ use std::{
     time::Duration,
 };
 
-use super::{Claim, Effect, Job, Log, NodeEnd, Phase, Regroup, WorkersState, absences::Generation, count};
+use super::{
+    Claim, Effect, Job, Log, NodeEnd, Phase, Regroup, WorkersState, absent_nodes::GenerationId, count,
+};
 use crate::{
     ids::{NodeId, NodeRank, Round},
     liveness::return_grace,
@@ -51,12 +53,12 @@ impl Job {
         if !is_known && !self.has_run && matches!(self.phase, Phase::Gathering { .. }) {
             self.begin_restoring(now, &claim, &mut effects);
         }
-        let is_restored = self.restored() == Some(Generation::claimed(&claim));
-        let is_news = self.learn_generation(&claim) && !is_restored;
+        let is_restored = self.restored() == Some(GenerationId::claimed(&claim));
+        let is_new = self.learn_generation(&claim) && !is_restored;
         // It was lost, or this master has no state and continued without it. It has workers, and so may others.
         self.is_port_stale |= !is_known && !is_restored;
-        if is_news && !self.policy.is_open {
-            self.record_absent_generation(now, Generation::claimed(&claim));
+        if is_new && !self.policy.is_open {
+            self.record_absent_generation(now, GenerationId::claimed(&claim));
         }
         if next <= claim.round && claim.round < self.next_round && !is_restored {
             effects.push(self.on_unknown_round(&node, claim.round, next));
@@ -72,7 +74,7 @@ impl Job {
     fn on_unknown_round(&mut self, node: &NodeId, round: Round, next: Round) -> Effect {
         let before = self.unknown.take().filter(|unknown| unknown.end().0.saturating_add(1) == next.0);
         self.unknown = Some(before.map_or(next, |unknown| *unknown.start())..=round);
-        Effect::Log(Log::OldMemory { node: self.name_of(node), round, next })
+        Effect::Log(Log::OldState { node: self.name_of(node), round, next })
     }
 
     /// A node reports a round: those that follow have higher numbers, also where this master does not know it. But a
@@ -100,7 +102,7 @@ impl Job {
             }
             // All come back at once to a restarted master; only one that has left is searched for.
             Phase::Running { world, .. }
-                if Generation::of(world) == Generation::claimed(&claim)
+                if GenerationId::of(world) == GenerationId::claimed(&claim)
                     && (self.node_ranks.contains_key(node) || world.node_rank_of(node).is_some()) =>
             {
                 match claim.workers_state {
@@ -147,11 +149,11 @@ impl Job {
     fn is_claim_good(&self, node: &NodeId, claim: &Claim, is_known: bool) -> bool {
         match &self.phase {
             Phase::Running { world, .. } => {
-                Generation::of(world) == Generation::claimed(claim)
+                GenerationId::of(world) == GenerationId::claimed(claim)
                     && (self.node_ranks.contains_key(node) || world.node_rank_of(node).is_some())
             }
             Phase::Restoring { nodes, claims, .. } => {
-                self.restored() == Some(Generation::claimed(claim))
+                self.restored() == Some(GenerationId::claimed(claim))
                     && *nodes == claim.nodes
                     && claims.get(&claim.node_rank).is_none_or(|holder| holder == node)
             }
@@ -214,7 +216,7 @@ impl Job {
             members: members.collect(),
             master_addr: master_addr.clone(),
             master_port: *master_port,
-            fence: self.restored().and_then(|it| self.absences.terms_of(&it).cloned()),
+            fence: self.restored().and_then(|it| self.absent_nodes.terms_of(&it).cloned()),
         };
         let mut effects = vec![Effect::Log(Log::Restored { round: *round, nodes: *nodes })];
         for node in claims.values() {

@@ -1,4 +1,4 @@
-//! Inputs in, the whole turn out.
+//! An input, and the whole output.
 
 use super::*;
 use crate::push::Push;
@@ -99,12 +99,12 @@ impl Test {
         self.at_millis(secs * 1000)
     }
 
-    fn send(&mut self, event: Event) -> Turn {
+    fn send(&mut self, event: Event) -> Output {
         self.master.handle(self.now, Input::Event(event))
     }
 
     /// Attends and joins.
-    fn join(&mut self, name: &str, min_nodes: u32, max_nodes: u32) -> Turn {
+    fn join(&mut self, name: &str, min_nodes: u32, max_nodes: u32) -> Output {
         let _ = self.send(subscribed(name));
         self.send(joined(name, min_nodes, max_nodes))
     }
@@ -113,21 +113,21 @@ impl Test {
     fn beat(&mut self, name: &str) {
         assert_eq!(
             self.master.handle(self.now, Input::Beat { node: id(name), taken_round: None }),
-            Turn::default()
+            Output::default()
         );
     }
 
-    fn deadline(&mut self) -> Turn {
-        let turn = self.master.handle(self.now, Input::Deadline);
+    fn deadline(&mut self) -> Output {
+        let output = self.master.handle(self.now, Input::Deadline);
         assert!(self.master.deadline().is_none_or(|due| due > self.now), "a shell would spin");
-        turn
+        output
     }
 
     /// The present progress message, and nothing else happens.
     fn posted(&mut self) -> Option<(Pending, BTreeSet<NodeId>)> {
-        let turn = self.deadline();
-        assert_eq!((turn.journal, turn.effects), (vec![], vec![]));
-        turn.pending
+        let output = self.deadline();
+        assert_eq!((output.journal, output.effects), (vec![], vec![]));
+        output.pending
     }
 }
 
@@ -154,15 +154,15 @@ fn runs_in(mut test: Test) -> Test {
     let taken = Input::Beat { node: id("a"), taken_round: Some(Round(0)) };
     let journal = vec![Event::AssignmentTaken { node: id("a"), round: Round(0) }];
     assert_eq!(test.master.handle(test.now, taken.clone()).journal, journal);
-    assert_eq!(test.master.handle(test.now, taken), Turn::default(), "said again");
+    assert_eq!(test.master.handle(test.now, taken), Output::default(), "said again");
     test
 }
 
 #[test]
 fn many_joins_are_one_change_sent_a_second_after_the_first() {
     let mut test = Test::quiet();
-    let turn = test.at(10).join("a", 4, 4);
-    assert_eq!(turn, Turn { journal: vec![joined("a", 4, 4)], effects: vec![], pending: None });
+    let output = test.at(10).join("a", 4, 4);
+    assert_eq!(output, Output { journal: vec![joined("a", 4, 4)], effects: vec![], pending: None });
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(11)));
     assert_eq!(test.at_millis(10_400).join("b", 4, 4).pending, None);
     assert_eq!(test.at_millis(10_900).join("c", 4, 4).pending, None);
@@ -219,9 +219,9 @@ fn a_spare_is_notified_once() {
         assert_eq!(test.at(secs).posted(), None);
     }
     let succeeded = Event::NodeEnded { node: id("a"), end: NodeEnd::Succeeded { round: Round(0) } };
-    let turn = test.at(13).send(succeeded);
+    let output = test.at(13).send(succeeded);
     let told = |name| Effect::Push { node: id(name), push: Push::JobEnd(JobVerdict::Succeeded) };
-    assert_eq!((turn.effects, turn.pending), (vec![told("a"), told("b"), told("c")], None));
+    assert_eq!((output.effects, output.pending), (vec![told("a"), told("b"), told("c")], None));
 }
 
 #[test]
@@ -263,12 +263,12 @@ fn gone(name: &str, cause: &LossCause, rank: u32) -> Vec<Effect> {
 fn a_silent_node_is_lost_once_and_the_loss_is_journalled() {
     let mut test = running();
     let cause = LossCause::Silent { timeout: SILENCE };
-    assert_eq!(test.at(14).deadline(), Turn::default());
+    assert_eq!(test.at(14).deadline(), Output::default());
     assert_eq!(
         test.at(15).deadline(),
-        Turn { journal: vec![lost("a", cause)], effects: gone("a", &cause, 0), pending: None }
+        Output { journal: vec![lost("a", cause)], effects: gone("a", &cause, 0), pending: None }
     );
-    assert_eq!(test.at(16).deadline(), Turn::default());
+    assert_eq!(test.at(16).deadline(), Output::default());
     test.beat("a");
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(15) + JOIN), "no node is watched");
 }
@@ -277,7 +277,7 @@ fn a_silent_node_is_lost_once_and_the_loss_is_journalled() {
 fn a_master_that_stood_still_loses_no_node() {
     let mut test = running();
     let _broken = test.at(14).send(Event::LinkBroken { node: id("a") });
-    assert_eq!(test.at(40).deadline(), Turn::default(), "no node could be heard");
+    assert_eq!(test.at(40).deadline(), Output::default(), "no node could be heard");
     assert_eq!(test.master.deadline(), Some(Moment::at_secs(49)), "the grace begins again");
     test.at(60).beat("b");
     let cause = LossCause::Disconnected { grace: RETURN };
@@ -297,7 +297,7 @@ fn a_broken_stream_is_a_loss_after_the_grace_unless_it_comes_back() {
     let cause = LossCause::Disconnected { grace: GRACE };
     assert_eq!(
         test.at(10).deadline(),
-        Turn { journal: vec![lost("a", cause)], effects: gone("a", &cause, 0), pending: None }
+        Output { journal: vec![lost("a", cause)], effects: gone("a", &cause, 0), pending: None }
     );
 }
 
@@ -307,7 +307,7 @@ fn a_node_that_never_joins_is_disconnected_or_forgotten() {
     let _subscribed = test.send(subscribed("a"));
     let cause = LossCause::Silent { timeout: SILENCE };
     let effects = vec![Effect::HangUp { node: id("a") }];
-    assert_eq!(test.at(15).deadline(), Turn { journal: vec![lost("a", cause)], effects, pending: None });
+    assert_eq!(test.at(15).deadline(), Output { journal: vec![lost("a", cause)], effects, pending: None });
     let _subscribed = test.send(subscribed("b"));
     let _broken = test.send(Event::LinkBroken { node: id("b") });
     assert_eq!(test.master.deadline(), None);
@@ -337,18 +337,18 @@ fn two_losses_in_one_turn_are_two_records() {
         let _ = test.join(name, 3, 3);
     }
     let cause = LossCause::Silent { timeout: SILENCE };
-    let turn = test.at(15).deadline();
-    assert_eq!(turn.journal, [lost("a", cause), lost("b", cause)]);
+    let output = test.at(15).deadline();
+    assert_eq!(output.journal, [lost("a", cause), lost("b", cause)]);
     let gone = |name| [Effect::HangUp { node: id(name) }, Effect::Forget { node: id(name) }];
-    assert_eq!(turn.effects, [gone("a"), gone("b")].concat());
+    assert_eq!(output.effects, [gone("a"), gone("b")].concat());
 }
 
 #[test]
 fn a_deadline_of_the_job_is_journalled_as_such() {
     let mut test = Test::quiet();
     let _joined = test.join("a", 2, 2);
-    let turn = test.at(600).deadline();
-    assert_eq!(turn.journal, [Event::Deadline]);
+    let output = test.at(600).deadline();
+    assert_eq!(output.journal, [Event::Deadline]);
     assert!(test.master.job().verdict().is_some());
 }
 
@@ -356,8 +356,8 @@ fn a_deadline_of_the_job_is_journalled_as_such() {
 fn after_a_restart_all_nodes_have_the_grace_to_come_back() {
     let job = running().master.job().clone();
     let now = Moment::at_secs(100);
-    let (master, turn) = JobMaster::restored(job, timeout(), now);
-    assert_eq!(turn, Turn { journal: vec![Event::Restarted], effects: vec![], pending: None });
+    let (master, output) = JobMaster::restored(job, timeout(), now);
+    assert_eq!(output, Output { journal: vec![Event::Restarted], effects: vec![], pending: None });
     assert_eq!(master.deadline(), Some(now + RETURN));
     let mut test = Test { master, now };
     let cause = LossCause::Disconnected { grace: RETURN };

@@ -3,20 +3,20 @@
 use std::fmt;
 
 use super::TaintReport;
-use diagnosis::network_check::{Ambiguity, Cut, Element, LinkKind, PartialUplink};
+use diagnosis::network_check::{Ambiguity, Cut, LinkKind, NetworkElement, PartialUplink};
 
 impl TaintReport {
     /// The name of a part of the fabric.
     #[must_use]
-    pub fn describe(&self, element: Element) -> String {
+    pub fn describe(&self, element: NetworkElement) -> String {
         match element {
-            Element::Node(node) => self.name(node),
-            Element::Link(a, b) => format!("the link {} - {}", self.name(a), self.name(b)),
-            Element::RackPair(a, b) => format!("the path {} - {}", self.rack(a), self.rack(b)),
-            Element::Uplink(rack) => format!("the uplink of {}", self.rack(rack)),
-            Element::PartialUplink(rack) => format!("part of the uplinks of {}", self.rack(rack)),
-            Element::Leaf(rack) => format!("the switch of {}", self.rack(rack)),
-            Element::Pod(pod) => format!("the uplinks of pod {}", self.pod(pod)),
+            NetworkElement::Node(node) => self.name(node),
+            NetworkElement::Link(a, b) => format!("the link {} - {}", self.name(a), self.name(b)),
+            NetworkElement::RackPair(a, b) => format!("the path {} - {}", self.rack(a), self.rack(b)),
+            NetworkElement::Uplink(rack) => format!("the uplink of {}", self.rack(rack)),
+            NetworkElement::PartialUplink(rack) => format!("part of the uplinks of {}", self.rack(rack)),
+            NetworkElement::Leaf(rack) => format!("the switch of {}", self.rack(rack)),
+            NetworkElement::Pod(pod) => format!("the uplinks of pod {}", self.pod(pod)),
         }
     }
 
@@ -121,7 +121,8 @@ mod tests {
         let outcome = &mut report.outcome;
         (outcome.leaves, outcome.pods) = (vec![1], vec![0]);
         outcome.partial_uplinks = vec![PartialUplink { rack: 0, dead: 3, tested: 8 }];
-        let candidates = vec![Element::Node(0), Element::RackPair(0, 1), Element::Leaf(7)];
+        let candidates =
+            vec![NetworkElement::Node(0), NetworkElement::RackPair(0, 1), NetworkElement::Leaf(7)];
         outcome.ambiguous = vec![Ambiguity { candidates }];
         outcome.cut =
             Some(Cut { left_out: vec![0], message: "asw-0 and asw-1 do not reach each other".into() });

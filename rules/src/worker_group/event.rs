@@ -88,7 +88,7 @@ pub enum Event {
     /// There is none, for this reason. The agent keeps trying; another reason may follow.
     MasterAway { reason: String },
     /// The master has answered a message that was sent then.
-    Heard { sent: Moment },
+    MasterAnswered { sent: Moment },
     /// The answers of the jurors of this round that were reached, and whether the only host where the master may be
     /// refuses the connection.
     Answered { round: Round, answers: Vec<Answer>, is_master_gone: bool },

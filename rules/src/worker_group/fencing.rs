@@ -1,8 +1,8 @@
 //! Workers that may be cut off are stopped here: see [`crate::fence`].
 
-use super::{Effect, State, Then, WorkerGroup};
+use super::{AfterStop, Effect, State, WorkerGroup};
 use crate::{
-    fence::{Answer, Fence, Finding, Standpoint, Step, question_timeout},
+    fence::{Answer, Fence, Finding, JurorState, Step, question_timeout},
     ids::Round,
     notice::Notice,
     stop_ladder::StopLadder,
@@ -26,8 +26,8 @@ impl WorkerGroup {
 
     /// What other nodes may ask about this one.
     #[must_use]
-    pub fn standpoint(&self) -> Standpoint {
-        Standpoint { over: self.over }
+    pub fn juror_state(&self) -> JurorState {
+        JurorState { over: self.over }
     }
 
     pub(super) fn fence_deadline(&self) -> Option<Moment> {
@@ -46,15 +46,15 @@ impl WorkerGroup {
         self.fence = assignment.fence.as_ref().map(|terms| {
             let is_juror = terms.jury.iter().any(|juror| juror.node == self.limits.node_id);
             let jurors = u32::try_from(terms.jury.len()).unwrap_or(u32::MAX);
-            Fence::new(self.heard, terms.lease, jurors, is_juror)
+            Fence::new(self.last_answered, terms.lease, jurors, is_juror)
         });
         self.fence.as_ref().is_none_or(|fence| now < fence.kill_at())
     }
 
-    pub(super) fn on_heard(&mut self, sent: Moment) {
-        self.heard = self.heard.max(sent);
+    pub(super) fn on_master_answered(&mut self, sent: Moment) {
+        self.last_answered = self.last_answered.max(sent);
         if let Some(fence) = &mut self.fence {
-            fence.heard(sent);
+            fence.renew(sent);
         }
         (self.finding, self.is_death_shown) = (None, false);
     }
@@ -101,7 +101,7 @@ impl WorkerGroup {
         if self.kill_at().is_none_or(|kill_at| now < kill_at) {
             return Vec::new();
         }
-        let silent = now - self.heard;
+        let silent = now - self.last_answered;
         self.fence = None;
         let found = self.finding.take();
         let tell = Effect::Notify(Notice::Fenced { silent, found, limit: self.limits.join_timeout });
@@ -109,14 +109,14 @@ impl WorkerGroup {
         let joining = State::Joining { since: now };
         match std::mem::replace(&mut self.state, joining) {
             State::Preparing(_) => std::iter::once(tell).chain(self.join(now, attempt)).collect(),
-            State::Running(generation) => {
-                let (ladder, then) = (StopLadder::killed(now), Then::Rejoin(attempt));
-                self.state = State::Stopping { generation, ladder, then };
+            State::Running(workers) => {
+                let (ladder, then) = (StopLadder::killed(now), AfterStop::Rejoin(attempt));
+                self.state = State::Stopping { workers, ladder, then };
                 vec![tell, Effect::KillTree]
             }
-            State::Stopping { generation, mut ladder, then } => {
+            State::Stopping { workers, mut ladder, then } => {
                 let hurried = ladder.hurry(now);
-                self.state = State::Stopping { generation, ladder, then };
+                self.state = State::Stopping { workers, ladder, then };
                 hurried.map_or_else(Vec::new, |_| vec![tell, Effect::KillTree])
             }
             without_workers => {

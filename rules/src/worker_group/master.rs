@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Claim, EVERY, Effect, Hosted, NodeEnd, SIGTERM, State, Then, WorkerGroup, WorkersState};
+use super::{AfterStop, Claim, EVERY, Effect, Hosted, NodeEnd, SIGTERM, State, WorkerGroup, WorkersState};
 use crate::{
     failure::{Failure, Outcome},
     ids::Round,
@@ -66,13 +66,15 @@ impl WorkerGroup {
         }
         effects.extend(match &self.state {
             State::Preparing(_) | State::Running(_) => self.resume(WorkersState::Running),
-            State::Stopping { then: Then::Rejoin(_), .. } => self.resume(WorkersState::Stopping),
-            State::Stopping { then: Then::FailWithWorkers { .. }, generation, .. } => {
-                let reason = generation.failures.first().map_or_else(String::new, ToString::to_string);
-                Some(Effect::ReportFailure { round: generation.round(), reason, gives_up: true })
+            State::Stopping { then: AfterStop::Rejoin(_), .. } => self.resume(WorkersState::Stopping),
+            State::Stopping { then: AfterStop::FailWithWorkers { .. }, workers, .. } => {
+                let reason = workers.failures.first().map_or_else(String::new, ToString::to_string);
+                Some(Effect::ReportFailure { round: workers.round(), reason, gives_up: true })
             }
-            State::Stopping { then: Then::End(Outcome::Succeeded), .. } => self.resume(WorkersState::Running),
-            State::Stopping { then: Then::End(outcome), .. } => {
+            State::Stopping { then: AfterStop::End(Outcome::Succeeded), .. } => {
+                self.resume(WorkersState::Running)
+            }
+            State::Stopping { then: AfterStop::End(outcome), .. } => {
                 self.end_of(outcome).map(|end| Effect::ReportEnd { end })
             }
             State::Leaving { is_farewell: false, .. } => self.resume(WorkersState::Succeeded),
@@ -110,7 +112,7 @@ impl WorkerGroup {
 
     /// Training needs no master until something changes.
     pub(super) fn on_master_away(&mut self, now: Moment, reason: String) -> Vec<Effect> {
-        let is_news = match &mut self.link {
+        let is_new = match &mut self.link {
             MasterStream::Up => {
                 self.link = MasterStream::Away { since: now, reason: Some(reason.clone()), told: now };
                 true
@@ -131,14 +133,14 @@ impl WorkerGroup {
                 let outcome = outcome.clone();
                 self.finish(outcome)
             }
-            State::Preparing(_) | State::Running(_) if is_news => {
-                vec![Effect::Notify(Notice::MasterAway { reason, goes_on: true, limit })]
+            State::Preparing(_) | State::Running(_) if is_new => {
+                vec![Effect::Notify(Notice::MasterAway { reason, keeps_running: true, limit })]
             }
-            State::Joining { .. } | State::Stopping { then: Then::Rejoin(_), .. } if is_news => {
-                vec![Effect::Notify(Notice::MasterAway { reason, goes_on: false, limit })]
+            State::Joining { .. } | State::Stopping { then: AfterStop::Rejoin(_), .. } if is_new => {
+                vec![Effect::Notify(Notice::MasterAway { reason, keeps_running: false, limit })]
             }
-            State::Leaving { .. } if is_news => {
-                vec![Effect::Notify(Notice::MasterAway { reason, goes_on: false, limit })]
+            State::Leaving { .. } if is_new => {
+                vec![Effect::Notify(Notice::MasterAway { reason, keeps_running: false, limit })]
             }
             // No message about a master that is not needed.
             State::Joining { .. }
@@ -229,12 +231,12 @@ impl WorkerGroup {
             State::Joining { .. } | State::Preparing(_) => self.finish(outcome),
             State::Running(_) => {
                 self.end_noted = true;
-                self.stop(now, SIGTERM, Then::End(outcome))
+                self.stop(now, SIGTERM, AfterStop::End(outcome))
             }
             State::Stopping { then, .. } => {
                 self.end_noted = true;
-                if matches!(then, Then::Rejoin(_)) {
-                    *then = Then::End(outcome);
+                if matches!(then, AfterStop::Rejoin(_)) {
+                    *then = AfterStop::End(outcome);
                 }
                 Vec::new()
             }
@@ -252,7 +254,7 @@ impl WorkerGroup {
                 let outcome = outcome.clone();
                 self.finish(outcome)
             }
-            State::Stopping { then: Then::End(Outcome::Interrupted(_)), .. } => {
+            State::Stopping { then: AfterStop::End(Outcome::Interrupted(_)), .. } => {
                 self.end_noted = true;
                 Vec::new()
             }
@@ -270,7 +272,7 @@ impl WorkerGroup {
         // Success needs exit code 0 of all workers, and this node knows its own.
         let has_unfinished = matches!(
             &self.state,
-            State::Preparing(_) | State::Running(_) | State::Stopping { then: Then::Rejoin(_), .. }
+            State::Preparing(_) | State::Running(_) | State::Stopping { then: AfterStop::Rejoin(_), .. }
         );
         let of_the_job = match verdict {
             JobVerdict::Succeeded if has_unfinished => Outcome::Failed(Failure::EndedWithout),

@@ -1,6 +1,6 @@
 //! The round is over for all its members: because of another node, and sometimes with a failure here.
 
-use super::{Effect, SIGTERM, State, Then, WorkerGroup};
+use super::{AfterStop, Effect, SIGTERM, State, WorkerGroup};
 use crate::{failure::Outcome, ids::Attempt, notice::Notice};
 use diagnosis::moment::Moment;
 
@@ -17,18 +17,18 @@ impl WorkerGroup {
         let then = match &mut self.state {
             // Nothing has been started, or all of it has succeeded.
             State::Preparing(_) | State::Leaving { is_farewell: false, .. } => self.join(now, attempt),
-            State::Running(_) => self.stop(now, SIGTERM, Then::Rejoin(attempt)),
+            State::Running(_) => self.stop(now, SIGTERM, AfterStop::Rejoin(attempt)),
             State::Stopping { then, .. }
-                if *then == Then::End(Outcome::Succeeded) && self.interrupted.is_none() =>
+                if *then == AfterStop::End(Outcome::Succeeded) && self.interrupted.is_none() =>
             {
-                *then = Then::Rejoin(attempt);
+                *then = AfterStop::Rejoin(attempt);
                 Vec::new()
             }
             // Our workers failed because their peers had: no restart is used.
             State::Stopping { then, .. }
                 if is_secondary && is_own_failure(then, attempt) && self.interrupted.is_none() =>
             {
-                *then = Then::Rejoin(attempt);
+                *then = AfterStop::Rejoin(attempt);
                 return vec![Effect::Notify(Notice::Secondary { why })];
             }
             // The same, with no restart left.
@@ -54,10 +54,10 @@ impl WorkerGroup {
 }
 
 /// Whether the workers are stopped because one of them failed.
-fn is_own_failure(then: &Then, attempt: Attempt) -> bool {
+fn is_own_failure(then: &AfterStop, attempt: Attempt) -> bool {
     match then {
-        Then::Rejoin(next) => *next != attempt,
-        Then::FailWithWorkers { .. } => true,
-        Then::End(_) => false,
+        AfterStop::Rejoin(next) => *next != attempt,
+        AfterStop::FailWithWorkers { .. } => true,
+        AfterStop::End(_) => false,
     }
 }

@@ -39,8 +39,8 @@ pub(super) type Arrivals = Arc<watch::Sender<Vec<SocketAddr>>>;
 
 /// The state of the server's thread: the table and the connections of one generation.
 ///
-/// Each connection has a task, but the task only calls [`Hub::turn`]; there is one owner, so there are no locks, and
-/// a reply to another client is written to its socket at once.
+/// Each connection has a task, but the task only calls [`Hub::serve_client`]; there is one owner, so there are no
+/// locks, and a reply to another client is written to its socket at once.
 #[derive(Debug)]
 pub(super) struct Hub {
     limits: Limits,
@@ -48,13 +48,13 @@ pub(super) struct Hub {
     connections: HashMap<ClientId, Connection>,
     next_client: u64,
     in_flight_bytes: usize,
-    /// Connections with more work than one turn takes. Only the first continues, and between two of its turns all
-    /// others that are ready are served: however many there are, a short request waits for one such turn.
+    /// Connections with more work than one call of `serve_client` takes. Only the first continues, and between two of
+    /// its calls all others that are ready are served: however many there are, a short request waits for one such call.
     queue: VecDeque<ClientId>,
     full_warnings: usize,
     arrivals: Arrivals,
     buffer: Box<[u8]>,
-    /// Empty between turns; kept for its memory.
+    /// Empty between calls; kept for its memory.
     replies: Replies,
     to_others: Replies,
 }
@@ -108,24 +108,24 @@ impl Hub {
     }
 
     /// Does everything for one client that can be done now. Pending: it will be woken.
-    pub(super) fn turn(&mut self, id: ClientId, context: &mut Context<'_>) -> Poll<Turn> {
-        let Some(connection) = self.connections.get_mut(&id) else { return Poll::Ready(Turn::Gone) };
+    pub(super) fn serve_client(&mut self, id: ClientId, context: &mut Context<'_>) -> Poll<ServeResult> {
+        let Some(connection) = self.connections.get_mut(&id) else { return Poll::Ready(ServeResult::Gone) };
         connection.set_waker(context.waker());
         match self.advance(id) {
             Ok(false) => Poll::Pending,
-            Ok(true) => Poll::Ready(Turn::More),
+            Ok(true) => Poll::Ready(ServeResult::More),
             Err(why) if why.is_in_order() => {
                 self.begin_end(id, &why);
-                Poll::Ready(Turn::Ends)
+                Poll::Ready(ServeResult::Ends)
             }
             Err(why) => {
                 self.close(id, &why);
-                Poll::Ready(Turn::Gone)
+                Poll::Ready(ServeResult::Gone)
             }
         }
     }
 
-    /// After [`Turn::More`], when the others have been served: the next one in the queue may continue.
+    /// After [`ServeResult::More`], when the others have been served: the next one in the queue may continue.
     pub(super) fn next_in_queue(&mut self, id: ClientId) {
         if self.queue.front() != Some(&id) {
             return;
@@ -318,9 +318,9 @@ impl Hub {
     }
 }
 
-/// The result of a turn.
+/// The result of [`Hub::serve_client`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum ServeResult {
     /// The connection is gone, and so is the task.
     Gone,
     /// There is more to do, after the others.

@@ -13,14 +13,14 @@ const SHARED_FROM: usize = 16 << 10;
 /// A buffer that grew beyond this is freed once it is empty.
 const KEPT_CAPACITY: usize = 4 << 10;
 
-/// The pieces of one write.
-const PIECES_PER_WRITE: usize = 16;
+/// The chunks of one write.
+const CHUNKS_PER_WRITE: usize = 16;
 
 /// What is still to be sent to a client.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     /// Ahead of `tail`.
-    pieces: VecDeque<Piece>,
+    chunks: VecDeque<Chunk>,
     tail: Vec<u8>,
     /// Bytes at the front that were sent.
     sent: usize,
@@ -29,7 +29,7 @@ pub(super) struct Outbox {
 }
 
 #[derive(Debug)]
-enum Piece {
+enum Chunk {
     Owned(Vec<u8>),
     Shared(Value),
 }
@@ -51,13 +51,13 @@ impl Outbox {
         mut write: impl FnMut(&[IoSlice<'_>]) -> io::Result<Option<usize>>,
     ) -> io::Result<()> {
         while self.pending > 0 {
-            let written = if self.pieces.is_empty() {
+            let written = if self.chunks.is_empty() {
                 write(&[IoSlice::new(&self.tail[self.sent..])])?
             } else {
-                let mut slices = [IoSlice::new(&[]); PIECES_PER_WRITE];
-                let pieces = self.pieces.iter().map(Piece::bytes).chain([&self.tail[..]]);
+                let mut slices = [IoSlice::new(&[]); CHUNKS_PER_WRITE];
+                let chunks = self.chunks.iter().map(Chunk::bytes).chain([&self.tail[..]]);
                 let mut used = 0;
-                for (slice, bytes) in slices.iter_mut().zip(pieces) {
+                for (slice, bytes) in slices.iter_mut().zip(chunks) {
                     *slice = IoSlice::new(if used == 0 { &bytes[self.sent..] } else { bytes });
                     used += 1;
                 }
@@ -75,13 +75,13 @@ impl Outbox {
     fn forget(&mut self, written: usize) {
         self.pending -= written;
         self.sent += written;
-        while let Some(piece) = self.pieces.front() {
-            let len = piece.bytes().len();
+        while let Some(chunk) = self.chunks.front() {
+            let len = chunk.bytes().len();
             if self.sent < len {
                 return;
             }
             self.sent -= len;
-            if let Some(Piece::Owned(bytes)) = self.pieces.pop_front() {
+            if let Some(Chunk::Owned(bytes)) = self.chunks.pop_front() {
                 self.owned -= bytes.len();
             }
         }
@@ -109,18 +109,18 @@ impl ReplySink for Outbox {
             return self.put_bytes(bytes);
         }
         if !self.tail.is_empty() {
-            self.pieces.push_back(Piece::Owned(std::mem::take(&mut self.tail)));
+            self.chunks.push_back(Chunk::Owned(std::mem::take(&mut self.tail)));
         }
         self.pending += bytes.len();
-        self.pieces.push_back(Piece::Shared(value.clone()));
+        self.chunks.push_back(Chunk::Shared(value.clone()));
     }
 }
 
-impl Piece {
+impl Chunk {
     fn bytes(&self) -> &[u8] {
         match self {
-            Piece::Owned(bytes) => bytes,
-            Piece::Shared(value) => value.as_bytes(),
+            Chunk::Owned(bytes) => bytes,
+            Chunk::Shared(value) => value.as_bytes(),
         }
     }
 }
@@ -152,7 +152,7 @@ mod tests {
             }
             outbox.send(|slices| Ok(Some(take(slices, usize::MAX, &mut sent)))).unwrap();
             prop_assert!(sent == expected);
-            prop_assert_eq!((outbox.pending(), outbox.owned_bytes(), outbox.pieces.len()), (0, 0, 0));
+            prop_assert_eq!((outbox.pending(), outbox.owned_bytes(), outbox.chunks.len()), (0, 0, 0));
         }
     }
 

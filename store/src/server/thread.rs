@@ -23,7 +23,7 @@ use tracing::{debug, warn};
 
 use super::{
     allowed::Allowed,
-    hub::{Arrivals, Hub, Turn},
+    hub::{Arrivals, Hub, ServeResult},
     listen::BACKLOG,
 };
 use crate::{limits::Limits, table::ClientId};
@@ -158,14 +158,14 @@ fn serve(hub: &Rc<RefCell<Hub>>, stream: TcpStream, peer: SocketAddr) {
 /// Drives one connection; the hub drops it before the task ends.
 async fn drive(hub: Rc<RefCell<Hub>>, id: ClientId) {
     loop {
-        match poll_fn(|context| hub.borrow_mut().turn(id, context)).await {
-            Turn::Gone => return,
-            Turn::More => {
+        match poll_fn(|context| hub.borrow_mut().serve_client(id, context)).await {
+            ServeResult::Gone => return,
+            ServeResult::More => {
                 // All that is ready runs first, including sockets that have become so.
                 yield_now().await;
                 hub.borrow_mut().next_in_queue(id);
             }
-            Turn::Ends => break,
+            ServeResult::Ends => break,
         }
     }
     // Ended or timed out, it is dropped.

@@ -2,11 +2,16 @@
 
 use super::*;
 
-fn arranged(busy: &[usize], taken: &[usize], allowed: &[usize], wish: Wish) -> Result<Arranged, String> {
-    arrange(&matrix(A), wish, allowed, set(busy), set(taken)).map_err(|error| error.to_string())
+fn arranged(
+    busy: &[usize],
+    taken: &[usize],
+    allowed: &[usize],
+    request: GpuRequest,
+) -> Result<Arranged, String> {
+    arrange(&matrix(A), request, allowed, set(busy), set(taken)).map_err(|error| error.to_string())
 }
 
-const FOUR: Wish = Wish { objective: Objective::Topology, wanted: 4, only: false };
+const FOUR: GpuRequest = GpuRequest { objective: Objective::Topology, wanted: 4, only: false };
 
 const EVERY: [usize; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 
@@ -21,13 +26,13 @@ fn the_chosen_come_first_and_nothing_is_hidden() {
         "GPUs 4,5,6,7 chosen of 7 free (1 busy left out): 2 rings of direct links, about 48.4 GB/s, modelled 5.38 times \
          the first free ones (0,2,3,4)"
     );
-    let only = arranged(&[1], &[], &EVERY, Wish { only: true, ..FOUR }).unwrap();
+    let only = arranged(&[1], &[], &EVERY, GpuRequest { only: true, ..FOUR }).unwrap();
     assert_eq!(only.order, [4, 5, 6, 7]);
 }
 
 #[test]
 fn busy_devices_are_excluded() {
-    let list = arranged(&[1], &[4, 5, 6, 7], &EVERY, Wish { wanted: 2, ..FOUR }).unwrap();
+    let list = arranged(&[1], &[4, 5, 6, 7], &EVERY, GpuRequest { wanted: 2, ..FOUR }).unwrap();
     assert_eq!(list.order, [0, 3, 2]);
     let refusal = arranged(&[1], &[4, 5, 6, 7], &EVERY, FOUR).unwrap_err();
     assert_eq!(
@@ -38,17 +43,17 @@ fn busy_devices_are_excluded() {
 
 #[test]
 fn the_users_own_list_bounds_the_choice_and_orders_what_follows() {
-    let list = arranged(&[], &[], &[6, 2, 5, 1, 0], Wish { wanted: 2, ..FOUR }).unwrap();
+    let list = arranged(&[], &[], &[6, 2, 5, 1, 0], GpuRequest { wanted: 2, ..FOUR }).unwrap();
     assert_eq!(list.order, [1, 2, 6, 5, 0]);
     // Busy ones that the user did not allow are not mentioned.
-    let list = arranged(&[7], &[4], &[0, 3], Wish { wanted: 2, ..FOUR }).unwrap();
+    let list = arranged(&[7], &[4], &[0, 3], GpuRequest { wanted: 2, ..FOUR }).unwrap();
     assert!(!list.message.contains("left out"), "{}", list.message);
-    assert!(list.message.ends_with("the first free ones"), "{}", list.message);
-    assert!(arranged(&[], &[], &[99], Wish { wanted: 1, ..FOUR }).is_err());
+    assert!(list.message.ends_with("these are the first ones free"), "{}", list.message);
+    assert!(arranged(&[], &[], &[99], GpuRequest { wanted: 1, ..FOUR }).is_err());
 }
 
 #[test]
 fn all_of_a_box_are_put_in_a_ring() {
-    let list = arranged(&[], &[], &EVERY, Wish { wanted: 8, ..FOUR }).unwrap();
+    let list = arranged(&[], &[], &EVERY, GpuRequest { wanted: 8, ..FOUR }).unwrap();
     assert_eq!(list.order, [0, 3, 2, 1, 5, 6, 7, 4]);
 }

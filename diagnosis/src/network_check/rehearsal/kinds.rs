@@ -1,13 +1,13 @@
 //! Random clusters with one element of each kind broken, or two.
 
-use super::{Chance, Cluster, seed_of_run};
+use super::{Cluster, ClusterRng, seed_of_run};
 
 /// The fewest nodes of a random cluster.
 const FEWEST_NODES: u32 = 4;
 /// The most nodes of random clusters, each of them as often as the others: small ones have more surprises.
-const MOST_NODES: [u32; 8] = [8, 12, 16, 16, 32, 64, 256, 1024];
+const MAX_NODES: [u32; 8] = [8, 12, 16, 16, 32, 64, 256, 1024];
 /// The most racks, and the most nodes in a rack.
-const MOST_RACKS: u32 = 64;
+const MAX_RACKS: u32 = 64;
 /// The factor of a slow card.
 const SLOWER: f64 = 4.0;
 /// The share of tests in which a flaky node fails.
@@ -22,10 +22,10 @@ pub struct ElementKind {
     /// It is only found with `exclude_straggler`.
     pub is_slow: bool,
     needs_racks: bool,
-    put: fn(&mut Cluster, &mut Chance),
+    put: fn(&mut Cluster, &mut ClusterRng),
 }
 
-const fn kind(name: &'static str, put: fn(&mut Cluster, &mut Chance)) -> ElementKind {
+const fn kind(name: &'static str, put: fn(&mut Cluster, &mut ClusterRng)) -> ElementKind {
     ElementKind { name, is_slow: false, needs_racks: false, put }
 }
 
@@ -42,105 +42,105 @@ impl ElementKind {
 /// All kinds; the first is none.
 pub const ELEMENT_KINDS: &[ElementKind] = &[
     kind("none", |_, _| {}),
-    kind("node", |it, chance| {
-        it.faulty.extend(fit_node(it, chance));
+    kind("node", |it, rng| {
+        it.faulty.extend(fit_node(it, rng));
     }),
-    kind("dies@0", |it, chance| {
-        it.dies.extend(fit_node(it, chance).map(|node| (node, 0)));
+    kind("dies@0", |it, rng| {
+        it.dies.extend(fit_node(it, rng).map(|node| (node, 0)));
     }),
-    kind("dies@1", |it, chance| {
-        it.dies.extend(fit_node(it, chance).map(|node| (node, 1)));
+    kind("dies@1", |it, rng| {
+        it.dies.extend(fit_node(it, rng).map(|node| (node, 1)));
     }),
-    kind("local fault", |it, chance| {
-        it.local_fault.extend(fit_node(it, chance));
+    kind("local fault", |it, rng| {
+        it.local_fault.extend(fit_node(it, rng));
     }),
-    kind("lost", |it, chance| {
-        it.lost.extend(fit_node(it, chance));
+    kind("lost", |it, rng| {
+        it.lost.extend(fit_node(it, rng));
     }),
-    kind("link", |it, chance| {
-        it.dead_links.extend(chance.two_below(it.nodes));
+    kind("link", |it, rng| {
+        it.dead_links.extend(rng.two_below(it.nodes));
     }),
-    kind("rack pair", |it, chance| {
-        it.dead_rack_pairs.extend(chance.two_below(it.filled_racks()));
+    kind("rack pair", |it, rng| {
+        it.dead_rack_pairs.extend(rng.two_below(it.filled_racks()));
     })
     .of_racks(),
-    kind("uplink", |it, chance| {
-        it.dead_uplinks.extend(fit_rack(it, chance));
+    kind("uplink", |it, rng| {
+        it.dead_uplinks.extend(fit_rack(it, rng));
     })
     .of_racks(),
-    kind("uplink@0", |it, chance| {
-        it.uplink_dies.extend(fit_rack(it, chance).map(|rack| (rack, 0)));
+    kind("uplink@0", |it, rng| {
+        it.uplink_dies.extend(fit_rack(it, rng).map(|rack| (rack, 0)));
     })
     .of_racks(),
-    kind("uplink@1", |it, chance| {
-        it.uplink_dies.extend(fit_rack(it, chance).map(|rack| (rack, 1)));
+    kind("uplink@1", |it, rng| {
+        it.uplink_dies.extend(fit_rack(it, rng).map(|rack| (rack, 1)));
     })
     .of_racks(),
-    kind("partial 0.25", |it, chance| {
-        it.partial_uplinks.extend(fit_rack(it, chance).map(|rack| (rack, 0.25)));
+    kind("partial 0.25", |it, rng| {
+        it.partial_uplinks.extend(fit_rack(it, rng).map(|rack| (rack, 0.25)));
     })
     .of_racks(),
-    kind("partial 0.5", |it, chance| {
-        it.partial_uplinks.extend(fit_rack(it, chance).map(|rack| (rack, 0.5)));
+    kind("partial 0.5", |it, rng| {
+        it.partial_uplinks.extend(fit_rack(it, rng).map(|rack| (rack, 0.5)));
     })
     .of_racks(),
-    kind("pod", |it, chance| {
+    kind("pod", |it, rng| {
         if it.pod_size == 0 {
-            it.pod_size = chance.between(1, it.filled_racks().div_ceil(2));
+            it.pod_size = rng.between(1, it.filled_racks().div_ceil(2));
         }
         let pods: Vec<u32> = (0..it.filled_pods()).filter(|pod| !it.dead_pods.contains(pod)).collect();
-        it.dead_pods.extend(chance.one_of(&pods));
+        it.dead_pods.extend(rng.one_of(&pods));
     })
     .of_racks(),
-    kind("slow card", |it, chance| {
-        it.slow_nic.extend(fit_node(it, chance).map(|node| (node, SLOWER)));
+    kind("slow card", |it, rng| {
+        it.slow_nic.extend(fit_node(it, rng).map(|node| (node, SLOWER)));
     })
     .slow(),
-    kind("liar", |it, chance| {
-        it.liars.extend(fit_node(it, chance));
+    kind("liar", |it, rng| {
+        it.liars.extend(fit_node(it, rng));
     }),
     kind("transient 0.01", |it, _| {
         it.transient = if it.transient > 0.0 { 2.0 * TRANSIENT } else { TRANSIENT };
     }),
-    kind("flaky 0.5", |it, chance| {
-        it.flaky.extend(fit_node(it, chance).map(|node| (node, FLAKY)));
+    kind("flaky 0.5", |it, rng| {
+        it.flaky.extend(fit_node(it, rng).map(|node| (node, FLAKY)));
     }),
 ];
 
 /// A random cluster with one element of each of these kinds; the same for the same seed.
 #[must_use]
-pub fn imagine(seed: u64, kinds: &[&ElementKind]) -> Cluster {
-    let mut chance = Chance::new(seed);
-    let most = chance.one_of(&MOST_NODES).unwrap_or(FEWEST_NODES);
-    let nodes = chance.between(FEWEST_NODES, most);
+pub fn random_cluster(seed: u64, kinds: &[&ElementKind]) -> Cluster {
+    let mut rng = ClusterRng::new(seed);
+    let most = rng.one_of(&MAX_NODES).unwrap_or(FEWEST_NODES);
+    let nodes = rng.between(FEWEST_NODES, most);
     let fewest_racks = if kinds.iter().any(|kind| kind.needs_racks) { 2 } else { 1 };
-    let racks = match chance.below(2) {
-        0 => chance.between(fewest_racks, nodes.min(MOST_RACKS)),
-        _ => nodes.div_ceil(chance.between(1, MOST_RACKS.min(nodes))).max(fewest_racks),
+    let racks = match rng.below(2) {
+        0 => rng.between(fewest_racks, nodes.min(MAX_RACKS)),
+        _ => nodes.div_ceil(rng.between(1, MAX_RACKS.min(nodes))).max(fewest_racks),
     };
     let mut cluster = Cluster { seed: seed_of_run(seed, 0), ..Cluster::healthy(nodes, racks) };
-    if chance.below(4) == 0 {
-        cluster.pod_size = chance.between(1, racks.div_ceil(2));
+    if rng.below(4) == 0 {
+        cluster.pod_size = rng.between(1, racks.div_ceil(2));
     }
-    if chance.below(4) == 0 {
+    if rng.below(4) == 0 {
         cluster.noise = 0.1;
     }
     for kind in kinds {
-        (kind.put)(&mut cluster, &mut chance);
+        (kind.put)(&mut cluster, &mut rng);
     }
     cluster
 }
 
 /// A node in which nothing is broken yet.
-fn fit_node(cluster: &Cluster, chance: &mut Chance) -> Option<u32> {
+fn fit_node(cluster: &Cluster, rng: &mut ClusterRng) -> Option<u32> {
     let fit: Vec<u32> = (0..cluster.nodes).filter(|node| !cluster.is_broken(*node, true)).collect();
-    chance.one_of(&fit)
+    rng.one_of(&fit)
 }
 
 /// A rack with no broken uplink yet.
-fn fit_rack(cluster: &Cluster, chance: &mut Chance) -> Option<u32> {
+fn fit_rack(cluster: &Cluster, rng: &mut ClusterRng) -> Option<u32> {
     let fit: Vec<u32> = (0..cluster.filled_racks()).filter(|rack| !cluster.is_rack_broken(*rack)).collect();
-    chance.one_of(&fit)
+    rng.one_of(&fit)
 }
 
 #[cfg(test)]
@@ -153,8 +153,8 @@ mod tests {
     fn each_kind_breaks_one_element_and_two_break_two() {
         for (number, kind) in ELEMENT_KINDS.iter().enumerate() {
             for seed in 0..200 {
-                let cluster = imagine(seed, &[kind]);
-                assert_eq!(cluster, imagine(seed, &[kind]));
+                let cluster = random_cluster(seed, &[kind]);
+                assert_eq!(cluster, random_cluster(seed, &[kind]));
                 let expected = usize::from(number > 0);
                 assert_eq!(broken(&cluster), expected, "{} {seed}: {cluster:?}", kind.name);
                 assert!((4..=1024).contains(&cluster.nodes) && (1..=cluster.nodes).contains(&cluster.racks));

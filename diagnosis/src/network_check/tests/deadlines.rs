@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::{
     super::{
         Effect, Event, Policy, Probed,
-        rehearsal::{Cluster, watch},
+        rehearsal::{Cluster, rehearse_observed},
     },
     clusters::wild,
 };
@@ -25,7 +25,7 @@ proptest! {
         let mut groups = Vec::new();
         let mut reports: BTreeMap<u32, Probed> = BTreeMap::new();
         let mut lost = Vec::new();
-        watch(&cluster, policy, |scene| {
+        rehearse_observed(&cluster, policy, |scene| {
             match scene.event {
                 Some(Event::Reported { node, probed, .. }) => drop(reports.insert(*node, probed.clone())),
                 Some(Event::NodeLost { node, .. }) => lost.push(*node),

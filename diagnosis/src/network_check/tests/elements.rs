@@ -11,7 +11,7 @@ use crate::rng::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::{
-    Element, NodeVerdict, Outcome, Policy, TestResult,
+    NetworkElement, NodeVerdict, Outcome, Policy, TestResult,
     rehearsal::{Cluster, rehearse},
 };
 
@@ -159,24 +159,28 @@ fn broken_promises(cluster: &Cluster, outcome: &Outcome, must_be_named: bool) ->
 }
 
 /// What is broken, and neither named nor among the candidates.
-fn unnamed(cluster: &Cluster, outcome: &Outcome) -> Vec<Element> {
+fn unnamed(cluster: &Cluster, outcome: &Outcome) -> Vec<NetworkElement> {
     let blamed = |node: u32| {
         let verdict = outcome.nodes.get(node as usize).map(|node| &node.verdict);
         verdict.is_some_and(|it| !matches!(it, NodeVerdict::Healthy | NodeVerdict::Inconclusive))
     };
-    let candidates: BTreeSet<Element> =
+    let candidates: BTreeSet<NetworkElement> =
         outcome.ambiguous.iter().flat_map(|ambiguity| ambiguity.candidates.iter().copied()).collect();
-    let is_named = |element: &Element| {
+    let is_named = |element: &NetworkElement| {
         candidates.contains(element)
             || match element {
-                Element::Node(node) => blamed(*node),
-                Element::Link(a, b) => outcome.links.iter().any(|link| link.nodes == (*a, *b)),
-                Element::RackPair(a, b) => outcome.rack_pairs.iter().any(|pair| pair.racks == (*a, *b)),
-                Element::Uplink(rack) | Element::Leaf(rack) => {
+                NetworkElement::Node(node) => blamed(*node),
+                NetworkElement::Link(a, b) => outcome.links.iter().any(|link| link.nodes == (*a, *b)),
+                NetworkElement::RackPair(a, b) => {
+                    outcome.rack_pairs.iter().any(|pair| pair.racks == (*a, *b))
+                }
+                NetworkElement::Uplink(rack) | NetworkElement::Leaf(rack) => {
                     outcome.uplinks.contains(rack) || outcome.leaves.contains(rack)
                 }
-                Element::PartialUplink(rack) => outcome.partial_uplinks.iter().any(|it| it.rack == *rack),
-                Element::Pod(pod) => outcome.pods.contains(pod),
+                NetworkElement::PartialUplink(rack) => {
+                    outcome.partial_uplinks.iter().any(|it| it.rack == *rack)
+                }
+                NetworkElement::Pod(pod) => outcome.pods.contains(pod),
             }
     };
     let tests = || {
@@ -196,30 +200,31 @@ fn unnamed(cluster: &Cluster, outcome: &Outcome) -> Vec<Element> {
             > 1
     };
     let is_out = |rack: u32| move |a: u32, b: u32| (cluster.rack(a) == rack) != (cluster.rack(b) == rack);
-    let mut all: Vec<Element> = cluster.faulty.iter().map(|node| Element::Node(*node)).collect();
+    let mut all: Vec<NetworkElement> =
+        cluster.faulty.iter().map(|node| NetworkElement::Node(*node)).collect();
     let died = cluster.dies.iter().filter(|(node, last)| {
         tests().filter(|(round, test)| *round as u32 > **last && test.members.contains(node)).count() > 1
     });
-    all.extend(died.map(|(node, _)| Element::Node(*node)));
+    all.extend(died.map(|(node, _)| NetworkElement::Node(*node)));
     let links = cluster.dead_links.iter().filter(|ends| failed_over(&|a, b| (a.min(b), a.max(b)) == **ends));
-    all.extend(links.map(|(a, b)| Element::Link(*a, *b)));
+    all.extend(links.map(|(a, b)| NetworkElement::Link(*a, *b)));
     let paths = cluster.dead_rack_pairs.iter().filter(|(a, b)| {
         failed_over(&|x, y| {
             (cluster.rack(x).min(cluster.rack(y)), cluster.rack(x).max(cluster.rack(y))) == (*a, *b)
         })
     });
-    all.extend(paths.map(|(a, b)| Element::RackPair(*a, *b)));
+    all.extend(paths.map(|(a, b)| NetworkElement::RackPair(*a, *b)));
     let uplinks = cluster.dead_uplinks.iter().filter(|rack| failed_over(&is_out(**rack)));
-    all.extend(uplinks.map(|rack| Element::Uplink(*rack)));
+    all.extend(uplinks.map(|rack| NetworkElement::Uplink(*rack)));
     let late = cluster.uplink_dies.iter().filter(|(rack, last)| {
         let over = tests().filter(|(round, test)| {
             *round as u32 > **last && matches!(test.members[..], [a, b] if is_out(**rack)(a, b))
         });
         over.count() > 1
     });
-    all.extend(late.map(|(rack, _)| Element::Uplink(*rack)));
+    all.extend(late.map(|(rack, _)| NetworkElement::Uplink(*rack)));
     let pods = cluster.dead_pods.iter().filter(|_| racks(cluster) > cluster.pod_size);
-    all.extend(pods.map(|pod| Element::Pod(*pod)));
+    all.extend(pods.map(|pod| NetworkElement::Pod(*pod)));
     all.retain(|element| !is_named(element));
     all
 }

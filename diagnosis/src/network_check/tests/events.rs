@@ -11,7 +11,7 @@ use super::{
         RoundRecord, Subject, TestRecord, TestResult,
         check_log::CheckLog,
         findings,
-        rehearsal::{Cluster, watch},
+        rehearsal::{Cluster, rehearse_observed},
     },
     clusters::{broken, wild},
 };
@@ -99,11 +99,11 @@ proptest! {
     fn the_same_events_give_the_same_effects(cluster in wild(24)) {
         let policy = Policy { exclude_straggler: true, ..Policy::new(cluster.seed) };
         let mut script: Vec<(Moment, Option<Event>, Vec<Effect>)> = Vec::new();
-        watch(&cluster, policy.clone(), |scene| {
+        rehearse_observed(&cluster, policy.clone(), |scene| {
             script.push((scene.now, scene.event.cloned(), scene.effects.to_vec()));
         });
         let mut again = Vec::new();
-        watch(&cluster, policy, |scene| again.push((scene.now, scene.event.cloned(), scene.effects.to_vec())));
+        rehearse_observed(&cluster, policy, |scene| again.push((scene.now, scene.event.cloned(), scene.effects.to_vec())));
         prop_assert_eq!(&script, &again);
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{
     super::{
-        Element, LinkFault, LinkKind, NodeVerdict, Policy,
+        LinkFault, LinkKind, NetworkElement, NodeVerdict, Policy,
         rehearsal::{Cluster, rehearse},
     },
     clusters::{faults, patient, tainted, with},
@@ -166,12 +166,20 @@ fn few_dead_pairs_may_be_a_path_or_part_of_the_uplinks_of_either_rack() {
     let dark = of(39, 31, 1_238_445_577_931_834, 4, 0.5);
     assert_eq!(dark.uplinks, [4]);
     let candidates = dark.ambiguous.iter().flat_map(|it| &it.candidates);
-    assert!(candidates.eq(&[Element::Uplink(4), Element::PartialUplink(4)]), "{:?}", dark.ambiguous);
+    assert!(
+        candidates.eq(&[NetworkElement::Uplink(4), NetworkElement::PartialUplink(4)]),
+        "{:?}",
+        dark.ambiguous
+    );
     // Two pairs of racks 2 and 3 are dead, and other pairs of the same two pass.
     let mixed = of(41, 6, 4_109_628_295_282_467, 3, 0.25);
     assert_eq!(mixed.partial_uplinks.iter().map(|it| it.rack).collect::<Vec<_>>(), [2]);
     let candidates = mixed.ambiguous.iter().flat_map(|it| &it.candidates);
-    assert!(candidates.eq(&[Element::PartialUplink(2), Element::PartialUplink(3)]), "{:?}", mixed.ambiguous);
+    assert!(
+        candidates.eq(&[NetworkElement::PartialUplink(2), NetworkElement::PartialUplink(3)]),
+        "{:?}",
+        mixed.ambiguous
+    );
 }
 
 #[test]
@@ -181,5 +189,8 @@ fn of_two_pods_that_do_not_reach_each_other_either_may_be_cut_off() {
     let cluster = Cluster { seed, pod_size: 2, dead_pods, ..Cluster::healthy(5, 3) };
     let outcome = rehearse(&cluster, Policy::new(seed));
     let candidates: Vec<_> = outcome.ambiguous.iter().flat_map(|it| it.candidates.clone()).collect();
-    assert!([Element::Pod(0), Element::Pod(1)].iter().all(|pod| candidates.contains(pod)), "{candidates:?}");
+    assert!(
+        [NetworkElement::Pod(0), NetworkElement::Pod(1)].iter().all(|pod| candidates.contains(pod)),
+        "{candidates:?}"
+    );
 }

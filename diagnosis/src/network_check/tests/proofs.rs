@@ -7,7 +7,7 @@ use super::{
         Kind, Policy, TestRecord, TestResult,
         check_log::CheckLog,
         facts::Facts,
-        rehearsal::{Cluster, watch},
+        rehearsal::{Cluster, rehearse_observed},
     },
     clusters::wild,
 };
@@ -15,7 +15,7 @@ use super::{
 /// What is known when the check of this cluster is over.
 fn log(cluster: &Cluster) -> CheckLog {
     let mut log = None;
-    watch(cluster, Policy::new(cluster.seed), |scene| log = Some(scene.check.log.clone()));
+    rehearse_observed(cluster, Policy::new(cluster.seed), |scene| log = Some(scene.check.log.clone()));
     log.unwrap()
 }
 

@@ -8,7 +8,7 @@ use super::{
     super::{
         Effect, Kind, Policy,
         facts::Facts,
-        rehearsal::{Cluster, rehearse, watch},
+        rehearsal::{Cluster, rehearse, rehearse_observed},
     },
     clusters::{patient, wild},
 };
@@ -20,7 +20,7 @@ proptest! {
     fn groups_are_as_they_should_be(cluster in wild(40), exclude_straggler: bool) {
         let mut met = BTreeSet::new();
         let policy = Policy { exclude_straggler, ..Policy::new(cluster.seed) };
-        watch(&cluster, policy, |scene| {
+        rehearse_observed(&cluster, policy, |scene| {
             for effect in scene.effects {
                 let Effect::Start { round, groups, .. } = effect else { continue };
                 let known = &scene.check.log;
@@ -71,7 +71,7 @@ fn the_seed_search_completes_blocks() {
     let cluster = Cluster { faulty: (0..nodes).collect(), ..Cluster::healthy(nodes, 1) };
     let mut places = BTreeMap::new();
     let mut met = BTreeSet::new();
-    watch(&cluster, patient(3), |scene| {
+    rehearse_observed(&cluster, patient(3), |scene| {
         let Some(Effect::Start { round, groups, .. }) = scene.effects.last() else { return };
         if *round == 0 {
             let order = groups.iter().flat_map(|group| group.members.clone());

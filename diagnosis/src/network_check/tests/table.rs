@@ -6,7 +6,7 @@ use super::super::{
 };
 
 /// Most rounds that a set of k broken nodes may take, by N (from 2) and k; 0 ends the row.
-const MOST_ROUNDS: [&[u32]; 9] = [
+const MAX_ROUNDS: [&[u32]; 9] = [
     &[1, 1, 1],
     &[1, 4, 4, 4],
     &[1, 2, 3, 3, 3],
@@ -35,7 +35,7 @@ fn faults(outcome: &Outcome) -> u32 {
 fn every_set_of_broken_nodes_takes_no_more_rounds_than_the_table() {
     let mut over = Vec::new();
     for seed in 0..4 {
-        for (nodes, row) in (2_u32..).zip(MOST_ROUNDS) {
+        for (nodes, row) in (2_u32..).zip(MAX_ROUNDS) {
             let mut most = vec![0; nodes as usize + 1];
             for bits in 0..1_u32 << nodes {
                 let broken = bits.count_ones();

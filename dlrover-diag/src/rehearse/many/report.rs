@@ -10,7 +10,7 @@ use super::{
 };
 
 /// Rows of a sweep of which examples are shown to people; the JSON has all.
-const MOST_EXAMPLES: usize = 40;
+const MAX_EXAMPLES: usize = 40;
 
 /// One line, and the seeds of runs with a flaw.
 pub(super) fn summary(template: &Template, seed: u64, tally: &Tally) -> String {
@@ -138,9 +138,9 @@ pub(super) fn sweep(seed: u64, rows: &[(String, Tally)]) -> String {
     if !examples.is_empty() {
         text.push_str("\nThe first run of each:\n");
     }
-    examples.iter().take(MOST_EXAMPLES).for_each(|example| text.push_str(example));
-    if examples.len() > MOST_EXAMPLES {
-        text.push_str(&format!("... and {} more; --json has all\n", examples.len() - MOST_EXAMPLES));
+    examples.iter().take(MAX_EXAMPLES).for_each(|example| text.push_str(example));
+    if examples.len() > MAX_EXAMPLES {
+        text.push_str(&format!("... and {} more; --json has all\n", examples.len() - MAX_EXAMPLES));
     }
     text
 }

@@ -2,7 +2,7 @@
 
 use diagnosis::network_check::{
     Policy,
-    rehearsal::{ELEMENT_KINDS, ElementKind, imagine, seed_of_run},
+    rehearsal::{ELEMENT_KINDS, ElementKind, random_cluster, seed_of_run},
 };
 
 use super::super::settings::Settings;
@@ -40,7 +40,7 @@ impl Sweep {
 
     pub(super) fn settings(&self, row: usize, run: u64) -> Settings {
         let kinds = self.rows.get(row).map_or(&[][..], Vec::as_slice);
-        let cluster = imagine(seed_of_run(seed_of_run(self.policy.seed, row as u64), run), kinds);
+        let cluster = random_cluster(seed_of_run(seed_of_run(self.policy.seed, row as u64), run), kinds);
         let is_slow = kinds.iter().any(|kind| kind.is_slow);
         let policy = Policy {
             seed: cluster.seed,

@@ -3,24 +3,24 @@
 use serde_json::Value;
 
 use super::{
-    super::{read, settings::What},
+    super::{read, settings::Mode},
     *,
 };
 
-fn asked(line: &str) -> What {
-    read(line).unwrap().what
+fn request(line: &str) -> Mode {
+    read(line).unwrap().mode
 }
 
 fn repeated(line: &str, is_json: bool) -> String {
-    match asked(line) {
-        What::Repeat { template, seed, runs } => repeat(&template, seed, runs, is_json),
+    match request(line) {
+        Mode::Repeat { template, seed, runs } => repeat(&template, seed, runs, is_json),
         other => panic!("{line}: {other:?}"),
     }
 }
 
 #[test]
 fn the_number_of_threads_changes_nothing() {
-    let What::Sweep { policy, runs, are_pairs } = asked("--sweep 37 --seed 5") else { panic!() };
+    let Mode::Sweep { policy, runs, are_pairs } = request("--sweep 37 --seed 5") else { panic!() };
     let sweep = Sweep::new(&policy, are_pairs);
     let by = |threads| play(sweep.rows(), runs, threads, |row, run| sweep.settings(row, run));
     let alone = by(1);
@@ -42,7 +42,7 @@ fn the_number_of_threads_changes_nothing() {
 
 #[test]
 fn every_two_kinds_are_swept() {
-    let What::Sweep { policy, runs: 1, are_pairs: true } = asked("--sweep-pairs 1") else { panic!() };
+    let Mode::Sweep { policy, runs: 1, are_pairs: true } = request("--sweep-pairs 1") else { panic!() };
     let sweep = Sweep::new(&policy, true);
     assert_eq!(sweep.rows(), 17 * 18 / 2);
     assert_eq!((sweep.name(0), sweep.name(1)), ("node + node".into(), "node + dies@0".into()));
@@ -72,13 +72,13 @@ fn runs_are_summed_up_in_one_line() {
 #[test]
 fn a_run_with_a_flaw_can_be_run_alone() {
     let line = "--nodes 16 --racks 4 --dead-link random --on-bad-path proceed";
-    let What::Repeat { template, seed, runs } = asked(&format!("{line} --repeat 400")) else { panic!() };
+    let Mode::Repeat { template, seed, runs } = request(&format!("{line} --repeat 400")) else { panic!() };
     let tallies = play(1, runs, 2, |_, run| template.settings(seed_of_run(seed, run)));
     let examples = tallies[0].flaws.values().flat_map(|seen| &seen.first);
     for example in examples {
-        let What::Once(by_seed) = asked(&format!("{line} --seed {}", example.seed)) else { panic!() };
+        let Mode::Once(by_seed) = request(&format!("{line} --seed {}", example.seed)) else { panic!() };
         let command = example.command.strip_prefix("dlrover-diag rehearse ").unwrap();
-        let What::Once(by_command) = asked(command) else { panic!() };
+        let Mode::Once(by_command) = request(command) else { panic!() };
         assert_eq!(by_seed, by_command);
         assert!(example.seed < 1 << 53);
     }

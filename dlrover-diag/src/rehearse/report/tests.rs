@@ -5,12 +5,12 @@ use serde_json::json;
 use diagnosis::network_check::rehearsal::rehearse;
 
 use super::{
-    super::{read, settings::What},
+    super::{read, settings::Mode},
     *,
 };
 
 fn said(line: &str) -> (String, serde_json::Value) {
-    let What::Once(settings) = read(line).unwrap().what else { panic!("{line}") };
+    let Mode::Once(settings) = read(line).unwrap().mode else { panic!("{line}") };
     let outcome = rehearse(&settings.cluster, settings.policy.clone());
     let document = serde_json::from_str(&super::json(&settings, &outcome)).unwrap();
     (table(&settings, &outcome), document)
@@ -83,11 +83,11 @@ fn the_job_after_the_check_is_reported() {
 
 #[test]
 fn findings_are_in_table_and_document() {
-    use diagnosis::network_check::{Ambiguity, Cut, Element, NodeVerdict, PartialUplink};
+    use diagnosis::network_check::{Ambiguity, Cut, NetworkElement, NodeVerdict, PartialUplink};
 
     let line = "--nodes 16 --racks 4 --pod-size 2 --dead-pod 0 --liar 3 --dies 4@1 --partial-uplink 3:0.5 \
                  --dead-uplink 2@9 --transient 0.5 --on-bad-path fail";
-    let What::Once(settings) = read(line).unwrap().what else { panic!() };
+    let Mode::Once(settings) = read(line).unwrap().mode else { panic!() };
     let mut outcome = rehearse(&settings.cluster, settings.policy.clone());
     for node in &mut outcome.nodes {
         (node.verdict, node.tainted, node.excluded) = (NodeVerdict::Healthy, false, false);
@@ -100,8 +100,9 @@ fn findings_are_in_table_and_document() {
     outcome.leaves = vec![1];
     outcome.pods = vec![0];
     outcome.partial_uplinks = vec![PartialUplink { rack: 3, dead: 2, tested: 4 }];
-    outcome.ambiguous =
-        vec![Ambiguity { candidates: vec![Element::Node(9), Element::Link(9, 10), Element::Uplink(2)] }];
+    outcome.ambiguous = vec![Ambiguity {
+        candidates: vec![NetworkElement::Node(9), NetworkElement::Link(9, 10), NetworkElement::Uplink(2)],
+    }];
     outcome.cut = Some(Cut { left_out: vec![0, 1, 2, 12], message: "pod 0 reaches itself only".to_owned() });
     let text = table(&settings, &outcome);
     for line in [

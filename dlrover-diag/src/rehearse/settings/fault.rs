@@ -1,13 +1,13 @@
 //! Something broken, as the command line puts it into a cluster: by its number, or drawn at random.
 
-use diagnosis::network_check::rehearsal::{Chance, Cluster};
+use diagnosis::network_check::rehearsal::{Cluster, ClusterRng};
 
 /// Draws of a pair before the first free one is taken.
 const DRAWS: u32 = 64;
 
 /// What breaks, and how.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Put {
+pub(super) enum FaultKind {
     Faulty,
     LocalFault,
     Lost,
@@ -48,7 +48,7 @@ pub(super) enum Pool {
     RackPairs,
 }
 
-impl Put {
+impl FaultKind {
     pub(super) fn pool(self) -> Pool {
         match self {
             Self::Faulty
@@ -74,7 +74,7 @@ impl Put {
             Self::Lost => _ = cluster.lost.insert(a),
             Self::Liar => _ = cluster.liars.insert(a),
             Self::Dies(round) => _ = cluster.dies.insert(a, round),
-            Self::Flaky(chance) => _ = cluster.flaky.insert(a, chance),
+            Self::Flaky(rng) => _ = cluster.flaky.insert(a, rng),
             Self::SlowNic(factor) => _ = cluster.slow_nic.insert(a, factor),
             Self::SlowCompute(factor) => _ = cluster.slow_compute.insert(a, factor),
             Self::DeadLink => _ = cluster.dead_links.insert((a, b)),
@@ -88,15 +88,15 @@ impl Put {
     }
 
     /// Breaks one that is drawn of those in which nothing is broken yet. Nothing is left: nothing breaks.
-    pub(super) fn insert_random(self, cluster: &mut Cluster, chance: &mut Chance) {
+    pub(super) fn insert_random(self, cluster: &mut Cluster, rng: &mut ClusterRng) {
         let drawn = match self.pool() {
             Pool::Nodes | Pool::Racks | Pool::Pods => {
                 let free: Vec<u32> = singles(self.pool(), cluster).collect();
-                chance.one_of(&free).map(|number| (number, number))
+                rng.one_of(&free).map(|number| (number, number))
             }
-            Pool::Links => pair(cluster.nodes, chance, |ends| is_link_free(cluster, ends)),
+            Pool::Links => pair(cluster.nodes, rng, |ends| is_link_free(cluster, ends)),
             Pool::RackPairs => {
-                pair(cluster.filled_racks(), chance, |racks| !cluster.dead_rack_pairs.contains(&racks))
+                pair(cluster.filled_racks(), rng, |racks| !cluster.dead_rack_pairs.contains(&racks))
             }
         };
         if let Some(drawn) = drawn {
@@ -142,7 +142,7 @@ fn is_link_free(cluster: &Cluster, ends: (u32, u32)) -> bool {
     !cluster.dead_links.contains(&ends) && !cluster.slow_links.contains_key(&ends)
 }
 
-fn pair(end: u32, chance: &mut Chance, is_free: impl Fn((u32, u32)) -> bool) -> Option<(u32, u32)> {
-    let drawn = (0..DRAWS).filter_map(|_| chance.two_below(end)).find(|pair| is_free(*pair));
+fn pair(end: u32, rng: &mut ClusterRng, is_free: impl Fn((u32, u32)) -> bool) -> Option<(u32, u32)> {
+    let drawn = (0..DRAWS).filter_map(|_| rng.two_below(end)).find(|pair| is_free(*pair));
     drawn.or_else(|| (0..end).flat_map(|a| (a + 1..end).map(move |b| (a, b))).find(|pair| is_free(*pair)))
 }

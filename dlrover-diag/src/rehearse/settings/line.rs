@@ -60,7 +60,7 @@ fn write(text: &mut String, settings: &Settings) -> fmt::Result {
     list(text, "slow-nic", slow_nic.iter().map(|(node, factor)| format!("{node}:{factor}")))?;
     list(text, "slow-link", slow_links.iter().map(|((a, b), factor)| format!("{a}:{b}:{factor}")))?;
     list(text, "slow-compute", slow_compute.iter().map(|(node, factor)| format!("{node}:{factor}")))?;
-    list(text, "flaky", flaky.iter().map(|(node, chance)| format!("{node}:{chance}")))?;
+    list(text, "flaky", flaky.iter().map(|(node, rng)| format!("{node}:{rng}")))?;
     list(text, "liar", liars)?;
     if *transient > 0.0 {
         write!(text, " --transient {transient}")?;

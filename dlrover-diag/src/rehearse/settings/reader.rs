@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use super::{
     Wrong,
-    fault::{Put, Which},
+    fault::{FaultKind, Which},
 };
 
 /// What the number behind a node may be.
@@ -36,7 +36,7 @@ pub(super) struct Fault {
     pub(super) option: &'static str,
     /// As it was given.
     pub(super) value: String,
-    pub(super) put: Put,
+    pub(super) kind: FaultKind,
     pub(super) which: Which,
 }
 
@@ -68,25 +68,25 @@ pub(super) fn name<T: Copy>(
 fn faults(
     (option, values): List<'_>,
     range: &str,
-    read: impl Fn(&str) -> Option<(Which, Put)>,
+    read: impl Fn(&str) -> Option<(Which, FaultKind)>,
 ) -> Result<Vec<Fault>, Wrong> {
     let read = |value: &String| match read(value.trim()) {
-        Some((which, put)) => Ok(Fault { option, value: value.clone(), put, which }),
+        Some((which, kind)) => Ok(Fault { option, value: value.clone(), kind, which }),
         None => Err(Wrong::value(option, value.clone(), range)),
     };
     values.iter().map(read).collect()
 }
 
 /// `NODE`, `random` or `random:COUNT`.
-pub(super) fn numbers(list: List<'_>, what: &str, count: u32, put: Put) -> Result<Vec<Fault>, Wrong> {
+pub(super) fn numbers(list: List<'_>, what: &str, count: u32, kind: FaultKind) -> Result<Vec<Fault>, Wrong> {
     let range = format!("{what}, 0 to {}, or random:COUNT", count - 1);
-    faults(list, &range, |value| Some((some(value, count)?, put)))
+    faults(list, &range, |value| Some((some(value, count)?, kind)))
 }
 
 /// `A:B`, `random` or `random:COUNT`.
-pub(super) fn pairs(list: List<'_>, what: &str, count: u32, put: Put) -> Result<Vec<Fault>, Wrong> {
+pub(super) fn pairs(list: List<'_>, what: &str, count: u32, kind: FaultKind) -> Result<Vec<Fault>, Wrong> {
     let range = format!("A:B with two different {what}, 0 to {}, or random:COUNT", count - 1);
-    let read = |value: &str| Some((random(value).or_else(|| pair(value, count))?, put));
+    let read = |value: &str| Some((random(value).or_else(|| pair(value, count))?, kind));
     faults(list, &range, read)
 }
 
@@ -98,7 +98,7 @@ pub(super) fn slow_links(list: List<'_>, nodes: u32) -> Result<Vec<Fault>, Wrong
     faults(list, &range, |value| {
         let (ends, factor) = value.rsplit_once(':')?;
         let ends = if ends == RANDOM { Which::Random(1) } else { pair(ends, nodes)? };
-        Some((ends, Put::SlowLink(FACTOR.read(factor)?)))
+        Some((ends, FaultKind::SlowLink(FACTOR.read(factor)?)))
     })
 }
 
@@ -107,7 +107,7 @@ pub(super) fn factors(
     list: List<'_>,
     (what, count): (&str, u32),
     range: Range,
-    put: impl Fn(f64) -> Put,
+    kind: impl Fn(f64) -> FaultKind,
 ) -> Result<Vec<Fault>, Wrong> {
     let Range { letter, words, .. } = range;
     let (name, last) = (what.to_uppercase(), count - 1);
@@ -115,7 +115,7 @@ pub(super) fn factors(
     faults(list, &said, |value| {
         let (number, factor) = value.split_once(':')?;
         let which = if number == RANDOM { Which::Random(1) } else { some(number, count)? };
-        Some((which, put(range.read(factor)?)))
+        Some((which, kind(range.read(factor)?)))
     })
 }
 
@@ -123,8 +123,8 @@ pub(super) fn factors(
 pub(super) fn after_round(
     list: List<'_>,
     (what, count): (&str, u32),
-    always: Option<Put>,
-    put: impl Fn(u32) -> Put,
+    always: Option<FaultKind>,
+    kind: impl Fn(u32) -> FaultKind,
 ) -> Result<Vec<Fault>, Wrong> {
     let (name, last) = (what.to_uppercase(), count - 1);
     let form = if always.is_some() { format!("{name} or {name}@ROUND") } else { format!("{name}@ROUND") };
@@ -133,7 +133,7 @@ pub(super) fn after_round(
     faults(list, &range, |value| match value.split_once('@') {
         Some((number, round)) => {
             let round = round.parse().ok().filter(|round| *round < u32::MAX)?;
-            Some((some(number, count)?, put(round)))
+            Some((some(number, count)?, kind(round)))
         }
         None => Some((some(value, count)?, always?)),
     })

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::{super::read as asked, *};
+use super::{super::read as request, *};
 
 fn read(line: &str) -> Result<Settings, Wrong> {
-    match asked(line)?.what {
-        What::Once(settings) => Ok(settings),
+    match request(line)?.mode {
+        Mode::Once(settings) => Ok(settings),
         other => panic!("{line}: {other:?}"),
     }
 }
@@ -51,7 +51,7 @@ fn a_whole_line_is_read() {
         ..Policy::new(7)
     };
     assert_eq!(settings.policy, policy);
-    assert!(asked(line).unwrap().json);
+    assert!(request(line).unwrap().json);
     assert_eq!(read("--nodes 1").unwrap().cluster, Cluster::healthy(1, 1));
 }
 
@@ -165,18 +165,19 @@ fn a_rehearsal_is_made_again_by_its_line() {
 
 #[test]
 fn many_are_asked_for() {
-    let What::Repeat { template, seed: 5, runs: 10_000 } =
-        asked("--nodes 8 --faulty random --seed 5 --repeat 10000").unwrap().what
+    let Mode::Repeat { template, seed: 5, runs: 10_000 } =
+        request("--nodes 8 --faulty random --seed 5 --repeat 10000").unwrap().mode
     else {
         panic!()
     };
     assert_eq!(template.settings(9), read("--nodes 8 --faulty random --seed 9").unwrap());
-    let What::Sweep { policy, runs: 3, are_pairs: false } = asked("--sweep 3 --seed 5").unwrap().what else {
+    let Mode::Sweep { policy, runs: 3, are_pairs: false } = request("--sweep 3 --seed 5").unwrap().mode
+    else {
         panic!()
     };
     assert_eq!(policy, Policy { taint_guard_permille: 1000, ..Policy::new(5) });
-    let What::Sweep { policy, runs: 3, are_pairs: true } =
-        asked("--sweep-pairs 3 --taint-guard 0.3").unwrap().what
+    let Mode::Sweep { policy, runs: 3, are_pairs: true } =
+        request("--sweep-pairs 3 --taint-guard 0.3").unwrap().mode
     else {
         panic!()
     };

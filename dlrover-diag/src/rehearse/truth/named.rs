@@ -2,24 +2,25 @@
 
 use std::collections::BTreeSet;
 
-use diagnosis::network_check::{Element, LinkKind, Outcome, rehearsal::Cluster};
+use diagnosis::network_check::{LinkKind, NetworkElement, Outcome, rehearsal::Cluster};
 
 /// The elements that are named.
 #[derive(Debug)]
 pub(super) struct Named<'a> {
     cluster: &'a Cluster,
-    elements: BTreeSet<Element>,
+    elements: BTreeSet<NetworkElement>,
 }
 
 impl<'a> Named<'a> {
     /// Those that are named without a doubt. A link that is slow or works now and then is not dead.
     pub(super) fn sure(cluster: &'a Cluster, outcome: &Outcome) -> Self {
         let links = outcome.links.iter().filter(|link| link.kind == LinkKind::Dead);
-        let links = links.map(|link| Element::Link(link.nodes.0, link.nodes.1));
-        let pairs = outcome.rack_pairs.iter().map(|pair| Element::RackPair(pair.racks.0, pair.racks.1));
-        let uplinks = outcome.uplinks.iter().copied().map(Element::Uplink);
-        let leaves = outcome.leaves.iter().copied().map(Element::Leaf);
-        let pods = outcome.pods.iter().copied().map(Element::Pod);
+        let links = links.map(|link| NetworkElement::Link(link.nodes.0, link.nodes.1));
+        let pairs =
+            outcome.rack_pairs.iter().map(|pair| NetworkElement::RackPair(pair.racks.0, pair.racks.1));
+        let uplinks = outcome.uplinks.iter().copied().map(NetworkElement::Uplink);
+        let leaves = outcome.leaves.iter().copied().map(NetworkElement::Leaf);
+        let pods = outcome.pods.iter().copied().map(NetworkElement::Pod);
         let elements = links.chain(pairs).chain(uplinks).chain(leaves).chain(pods).collect();
         Self { cluster, elements }
     }
@@ -27,19 +28,19 @@ impl<'a> Named<'a> {
     /// All that are named, the candidates of ambiguities and links of any kind with them.
     pub(super) fn perhaps(cluster: &'a Cluster, outcome: &Outcome) -> Self {
         let mut named = Self::sure(cluster, outcome);
-        let links = outcome.links.iter().map(|link| Element::Link(link.nodes.0, link.nodes.1));
-        let partial = outcome.partial_uplinks.iter().map(|it| Element::PartialUplink(it.rack));
+        let links = outcome.links.iter().map(|link| NetworkElement::Link(link.nodes.0, link.nodes.1));
+        let partial = outcome.partial_uplinks.iter().map(|it| NetworkElement::PartialUplink(it.rack));
         let candidates = outcome.ambiguous.iter().flat_map(|it| it.candidates.iter().copied());
         named.elements.extend(links.chain(partial).chain(candidates));
         named
     }
 
-    pub(super) fn has(&self, element: Element) -> bool {
+    pub(super) fn has(&self, element: NetworkElement) -> bool {
         self.elements.contains(&element)
     }
 
     fn has_rack(&self, rack: u32) -> bool {
-        self.has(Element::Uplink(rack)) || self.has(Element::Leaf(rack))
+        self.has(NetworkElement::Uplink(rack)) || self.has(NetworkElement::Leaf(rack))
     }
 
     fn pod(&self, rack: u32) -> Option<u32> {
@@ -48,7 +49,7 @@ impl<'a> Named<'a> {
 
     /// All uplinks of the rack are called dead.
     fn is_out(&self, rack: u32) -> bool {
-        self.has_rack(rack) || self.pod(rack).is_some_and(|pod| self.has(Element::Pod(pod)))
+        self.has_rack(rack) || self.pod(rack).is_some_and(|pod| self.has(NetworkElement::Pod(pod)))
     }
 
     /// The pairs of these racks between which all paths are called dead.
@@ -57,7 +58,7 @@ impl<'a> Named<'a> {
         let of_one =
             |one: u32| racks.iter().filter(move |it| **it != one).map(move |it| (one.min(*it), one.max(*it)));
         let pairs = self.elements.iter().filter_map(|element| match element {
-            Element::RackPair(a, b) => Some((*a, *b)),
+            NetworkElement::RackPair(a, b) => Some((*a, *b)),
             _ => None,
         });
         out.flat_map(|rack| of_one(*rack)).chain(pairs).collect()
@@ -65,7 +66,7 @@ impl<'a> Named<'a> {
 
     /// Whether all paths between two different racks are called dead.
     pub(super) fn covers_racks(&self, a: u32, b: u32) -> bool {
-        self.is_out(a) || self.is_out(b) || self.has(Element::RackPair(a.min(b), a.max(b)))
+        self.is_out(a) || self.is_out(b) || self.has(NetworkElement::RackPair(a.min(b), a.max(b)))
     }
 
     /// The same, or each of them is named by itself.
@@ -79,16 +80,16 @@ impl<'a> Named<'a> {
     /// Whether the path between two nodes is called dead, all or in part.
     pub(super) fn covers_link(&self, a: u32, b: u32) -> bool {
         let racks = (self.cluster.rack(a), self.cluster.rack(b));
-        let part = |rack: u32| self.has(Element::PartialUplink(rack));
-        self.has(Element::Link(a.min(b), a.max(b)))
-            || racks.0 == racks.1 && self.has(Element::Leaf(racks.0))
+        let part = |rack: u32| self.has(NetworkElement::PartialUplink(rack));
+        self.has(NetworkElement::Link(a.min(b), a.max(b)))
+            || racks.0 == racks.1 && self.has(NetworkElement::Leaf(racks.0))
             || racks.0 != racks.1 && (self.covers_racks(racks.0, racks.1) || part(racks.0) || part(racks.1))
     }
 
     /// Whether a node is among the candidates of an ambiguity, or its rack or pod is named.
     pub(super) fn covers_node(&self, node: u32) -> bool {
         let rack = self.cluster.rack(node);
-        let is_pod = self.pod(rack).is_some_and(|pod| self.has(Element::Pod(pod)));
-        self.has(Element::Node(node)) || self.has(Element::Leaf(rack)) || is_pod
+        let is_pod = self.pod(rack).is_some_and(|pod| self.has(NetworkElement::Pod(pod)));
+        self.has(NetworkElement::Node(node)) || self.has(NetworkElement::Leaf(rack)) || is_pod
     }
 }

@@ -1,19 +1,19 @@
 //! The outcome of each check is edited by hand, so that these tests do not depend on the decisions.
 
 use diagnosis::network_check::{
-    Ambiguity, Cut, Element, LinkFault, LinkKind, NodeVerdict, PartialUplink, RackPairFault,
+    Ambiguity, Cut, LinkFault, LinkKind, NetworkElement, NodeVerdict, PartialUplink, RackPairFault,
     rehearsal::rehearse,
 };
 use serde_json::json;
 
 use super::{
-    super::{read, settings::What},
+    super::{read, settings::Mode},
     *,
 };
 
 fn settings(line: &str) -> Settings {
-    match read(line).unwrap().what {
-        What::Once(settings) => settings,
+    match read(line).unwrap().mode {
+        Mode::Once(settings) => settings,
         other => panic!("{line}: {other:?}"),
     }
 }
@@ -45,7 +45,7 @@ fn leave_out(outcome: &mut Outcome, nodes: impl IntoIterator<Item = u32>) {
     }
 }
 
-fn either(candidates: &[Element]) -> Ambiguity {
+fn either(candidates: &[NetworkElement]) -> Ambiguity {
     Ambiguity { candidates: candidates.to_vec() }
 }
 
@@ -54,7 +54,9 @@ fn what_is_named_is_found() {
     let pair = |racks| RackPairFault { racks, pairs: Vec::new() };
     type Name = fn(&mut Outcome);
     let cases: &[(&str, Name)] = &[
-        ("--nodes 8 --faulty 3", |it| it.ambiguous.push(either(&[Element::Node(3), Element::Link(2, 3)]))),
+        ("--nodes 8 --faulty 3", |it| {
+            it.ambiguous.push(either(&[NetworkElement::Node(3), NetworkElement::Link(2, 3)]))
+        }),
         ("--nodes 8 --racks 4 --faulty 3", |it| it.leaves.push(1)),
         ("--nodes 8 --faulty 3", |it| it.nodes[3].excluded = true),
         ("--nodes 8 --racks 2 --faulty 3", |it| it.nodes[3].verdict = NodeVerdict::Flaky),
@@ -62,7 +64,7 @@ fn what_is_named_is_found() {
         ("--nodes 8 --racks 4 --pod-size 2 --faulty 3", |it| it.pods.push(0)),
         ("--nodes 8 --racks 4 --dead-uplink 1", |it| it.uplinks.push(1)),
         ("--nodes 8 --racks 4 --dead-uplink 1", |it| {
-            it.ambiguous.push(either(&[Element::Uplink(1), Element::Leaf(1)]));
+            it.ambiguous.push(either(&[NetworkElement::Uplink(1), NetworkElement::Leaf(1)]));
         }),
         // The other end of the only path is the same.
         ("--nodes 8 --racks 2 --dead-uplink 1", |it| it.uplinks.push(0)),
@@ -170,11 +172,11 @@ fn a_part_is_found_where_all_that_failed_is_named() {
     assert_eq!((missed.len(), missed[0].reason), (1, Reason::Shown));
     outcome.links = dead.iter().map(|nodes| LinkFault { nodes: *nodes, kind: LinkKind::Dead }).collect();
     assert_eq!(Truth::of(&settings, &outcome).missed, []);
-    assert_eq!(Truth::of(&settings, &outcome).wrong, [] as [Vec<Element>; 0]);
+    assert_eq!(Truth::of(&settings, &outcome).wrong, [] as [Vec<NetworkElement>; 0]);
     outcome.links.clear();
     outcome.partial_uplinks.push(PartialUplink { rack: 2, dead: 3, tested: 8 });
     assert_eq!(Truth::of(&settings, &outcome).missed, []);
-    assert_eq!(Truth::of(&settings, &outcome).wrong, [] as [Vec<Element>; 0]);
+    assert_eq!(Truth::of(&settings, &outcome).wrong, [] as [Vec<NetworkElement>; 0]);
 }
 
 #[test]
@@ -228,22 +230,22 @@ fn what_works_is_named_wrongly() {
     outcome.uplinks.extend([0, 3]);
     outcome.leaves.extend([2, 3]);
     outcome.pods.extend([0, 1]);
-    outcome.ambiguous.push(either(&[Element::Node(0), Element::Node(12)]));
-    outcome.ambiguous.push(either(&[Element::Node(0), Element::Uplink(1)]));
+    outcome.ambiguous.push(either(&[NetworkElement::Node(0), NetworkElement::Node(12)]));
+    outcome.ambiguous.push(either(&[NetworkElement::Node(0), NetworkElement::Uplink(1)]));
     outcome.partial_uplinks.push(PartialUplink { rack: 0, dead: 1, tested: 2 });
     let wrong = Truth::of(&settings, &outcome).wrong;
     let one = |element| vec![element];
     let expected = [
-        one(Element::Link(0, 9)),
-        one(Element::Link(1, 9)),
-        one(Element::Link(2, 9)),
-        one(Element::RackPair(0, 2)),
-        one(Element::Uplink(0)),
-        one(Element::Leaf(2)),
-        one(Element::Pod(0)),
-        one(Element::Pod(1)),
-        one(Element::PartialUplink(0)),
-        vec![Element::Node(0), Element::Uplink(1)],
+        one(NetworkElement::Link(0, 9)),
+        one(NetworkElement::Link(1, 9)),
+        one(NetworkElement::Link(2, 9)),
+        one(NetworkElement::RackPair(0, 2)),
+        one(NetworkElement::Uplink(0)),
+        one(NetworkElement::Leaf(2)),
+        one(NetworkElement::Pod(0)),
+        one(NetworkElement::Pod(1)),
+        one(NetworkElement::PartialUplink(0)),
+        vec![NetworkElement::Node(0), NetworkElement::Uplink(1)],
     ];
     assert_eq!(wrong, expected);
 }

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use diagnosis::network_check::{Element, LinkKind, Outcome, rehearsal::Cluster};
+use diagnosis::network_check::{LinkKind, NetworkElement, Outcome, rehearsal::Cluster};
 
 use super::{super::settings::Settings, is_healthy, last_round};
 
 /// Each element that is named wrongly, and each ambiguity of which no candidate is broken.
-pub(super) fn wrong(settings: &Settings, outcome: &Outcome) -> Vec<Vec<Element>> {
+pub(super) fn wrong(settings: &Settings, outcome: &Outcome) -> Vec<Vec<NetworkElement>> {
     let judge = Judge { settings, last: last_round(outcome) };
     let links = outcome.links.iter().filter(|link| {
         let is_right = match link.kind {
@@ -17,12 +17,12 @@ pub(super) fn wrong(settings: &Settings, outcome: &Outcome) -> Vec<Vec<Element>>
         };
         !is_right
     });
-    let links = links.map(|link| vec![Element::Link(link.nodes.0, link.nodes.1)]);
-    let pairs = outcome.rack_pairs.iter().map(|it| Element::RackPair(it.racks.0, it.racks.1));
-    let uplinks = outcome.uplinks.iter().copied().map(Element::Uplink);
-    let leaves = outcome.leaves.iter().copied().map(Element::Leaf);
-    let pods = outcome.pods.iter().copied().map(Element::Pod);
-    let partial = outcome.partial_uplinks.iter().map(|it| Element::PartialUplink(it.rack));
+    let links = links.map(|link| vec![NetworkElement::Link(link.nodes.0, link.nodes.1)]);
+    let pairs = outcome.rack_pairs.iter().map(|it| NetworkElement::RackPair(it.racks.0, it.racks.1));
+    let uplinks = outcome.uplinks.iter().copied().map(NetworkElement::Uplink);
+    let leaves = outcome.leaves.iter().copied().map(NetworkElement::Leaf);
+    let pods = outcome.pods.iter().copied().map(NetworkElement::Pod);
+    let partial = outcome.partial_uplinks.iter().map(|it| NetworkElement::PartialUplink(it.rack));
     let larger = pairs.chain(uplinks).chain(leaves).chain(pods).chain(partial);
     let larger = larger.filter(|element| !judge.is_right(*element)).map(|element| vec![element]);
     let (honest, ambiguous): (Vec<_>, Vec<_>) = outcome
@@ -31,7 +31,8 @@ pub(super) fn wrong(settings: &Settings, outcome: &Outcome) -> Vec<Vec<Element>>
         .map(|it| it.candidates.clone())
         .partition(|it| it.iter().any(|element| judge.is_right(*element)));
     // What is named with a doubt is not wrong where the doubt is right.
-    let is_doubted = |named: &Vec<Element>| honest.iter().any(|it| named.iter().all(|one| it.contains(one)));
+    let is_doubted =
+        |named: &Vec<NetworkElement>| honest.iter().any(|it| named.iter().all(|one| it.contains(one)));
     links.chain(larger).filter(|named| !is_doubted(named)).chain(ambiguous).collect()
 }
 
@@ -42,17 +43,19 @@ struct Judge<'a> {
 
 impl Judge<'_> {
     /// Whether every path between healthy nodes that this would cut is cut.
-    fn is_right(&self, element: Element) -> bool {
+    fn is_right(&self, element: NetworkElement) -> bool {
         let cluster = &self.settings.cluster;
         let rack = |node: &u32| cluster.rack(*node);
         match element {
-            Element::Node(node) => !is_healthy(self.settings, node),
-            Element::Link(a, b) => self.is_link((a, b)),
-            Element::RackPair(a, b) => self.are_cut(|it| rack(it) == a, |it| rack(it) == b),
-            Element::Uplink(one) => self.are_cut(|it| rack(it) == one, |it| rack(it) != one),
-            Element::Leaf(one) => self.are_cut(|it| rack(it) == one, |_| true),
-            Element::Pod(one) => self.are_cut(|it| cluster.pod(*it) == one, |it| cluster.pod(*it) != one),
-            Element::PartialUplink(one) => self.is_partial(one),
+            NetworkElement::Node(node) => !is_healthy(self.settings, node),
+            NetworkElement::Link(a, b) => self.is_link((a, b)),
+            NetworkElement::RackPair(a, b) => self.are_cut(|it| rack(it) == a, |it| rack(it) == b),
+            NetworkElement::Uplink(one) => self.are_cut(|it| rack(it) == one, |it| rack(it) != one),
+            NetworkElement::Leaf(one) => self.are_cut(|it| rack(it) == one, |_| true),
+            NetworkElement::Pod(one) => {
+                self.are_cut(|it| cluster.pod(*it) == one, |it| cluster.pod(*it) != one)
+            }
+            NetworkElement::PartialUplink(one) => self.is_partial(one),
         }
     }
 

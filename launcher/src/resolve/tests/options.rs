@@ -91,10 +91,10 @@ fn every_option_of_torchrun_has_its_effect_from_either_place() {
         (
             "rdzv-endpoint",
             "h:5",
-            |plan| format!("{:?}", plan.meeting),
+            |plan| format!("{:?}", plan.rendezvous),
             "Static(Endpoint { host: \"h\", port: 5 })",
         ),
-        ("rdzv-conf", "a=b", |plan| format!("{:?}", plan.meeting), "Loopback"),
+        ("rdzv-conf", "a=b", |plan| format!("{:?}", plan.rendezvous), "Loopback"),
         ("max-restarts", "4", |plan| plan.agent.max_restarts.to_string(), "4"),
         ("monitor-interval", "1e-3", |plan| format!("{:?}", plan.notices), "[]"),
         ("start-method", "fork", |plan| plan.notices.len().to_string(), "1"),
@@ -113,11 +113,11 @@ fn every_option_of_torchrun_has_its_effect_from_either_place() {
         ("duplicate-stdout-filters", "a,b", |plan| plan.agent.logs.stdout_filters.join("|"), "a|b"),
         ("duplicate-stderr-filters", "a,,b", |plan| plan.agent.logs.stderr_filters.join("|"), "a,b"),
         ("node-rank", "0", |plan| format!("{:?}", plan.agent.node_rank), "None"),
-        ("master-addr", "h", |plan| format!("{:?}", plan.meeting), "Loopback"),
+        ("master-addr", "h", |plan| format!("{:?}", plan.rendezvous), "Loopback"),
         (
             "master-port",
             "6",
-            |plan| format!("{:?}", plan.meeting),
+            |plan| format!("{:?}", plan.rendezvous),
             "Static(Endpoint { host: \"127.0.0.1\", port: 6 })",
         ),
         ("local-addr", "10.0.0.1", |plan| format!("{:?}", plan.local_addr), "Some(\"10.0.0.1\")"),
@@ -132,7 +132,7 @@ fn every_option_of_torchrun_has_its_effect_from_either_place() {
         assert_eq!(fact(&plan_in(&[(&pet, value)], "x")), *expected, "{pet}");
     }
     let switches: &[(&str, Fact, &str)] = &[
-        ("standalone", |plan| format!("{:?}", plan.meeting), "Loopback"),
+        ("standalone", |plan| format!("{:?}", plan.rendezvous), "Loopback"),
         ("module", |plan| argv(plan)[1..].join(" "), "-u -m x"),
         ("no-python", |plan| argv(plan).join(" "), "x"),
         ("run-path", |plan| argv(plan)[1..].join(" "), "-u x"),

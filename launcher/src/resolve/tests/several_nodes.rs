@@ -14,8 +14,8 @@ fn rank(plan: &LaunchPlan) -> Option<u32> {
 fn a_c10d_line_meets_at_its_endpoint_and_its_host_serves() {
     let plan =
         plan("--nnodes=2:4 --node-unit=2 --rdzv-backend=c10d --rdzv-endpoint=node-0:1234 --rdzv-id=j x");
-    assert_eq!(plan.meeting, Meeting::C10d(at("node-0", 1234)));
-    assert_eq!((plan.master.serves, rank(&plan)), (Serves::IfOwn, None));
+    assert_eq!(plan.rendezvous, Rendezvous::C10d(at("node-0", 1234)));
+    assert_eq!((plan.master.serve_master, rank(&plan)), (ServeMaster::IfLocal, None));
     let terms = &plan.agent.terms;
     assert_eq!((terms.run_id.0.as_str(), terms.min_nodes, terms.max_nodes, terms.node_unit), ("j", 2, 4, 2));
     assert_eq!((terms.last_call, terms.join_timeout), (Duration::from_secs(3), Duration::from_secs(600)));
@@ -25,21 +25,21 @@ fn a_c10d_line_meets_at_its_endpoint_and_its_host_serves() {
 #[test]
 fn a_c10d_line_says_who_serves_and_needs_no_port_and_no_id() {
     let line = "--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node-0 x";
-    assert_eq!(plan(line).meeting, Meeting::C10d(at("node-0", 29400)));
+    assert_eq!(plan(line).rendezvous, Rendezvous::C10d(at("node-0", 29400)));
     assert_eq!(plan(line).agent.run_id.0, "none");
     assert_eq!(
         plan(&format!("--rdzv-id= {line}")).agent.run_id.0,
         "none",
         "a fresh one would keep nodes apart"
     );
-    assert_eq!(plan(&format!("--rdzv-conf=is_host=true {line}")).master.serves, Serves::Must);
-    assert_eq!(plan(&format!("--rdzv-conf=is_host=0 {line}")).master.serves, Serves::Never);
+    assert_eq!(plan(&format!("--rdzv-conf=is_host=true {line}")).master.serve_master, ServeMaster::Always);
+    assert_eq!(plan(&format!("--rdzv-conf=is_host=0 {line}")).master.serve_master, ServeMaster::Never);
     let on_this_host = plan("--nnodes=2 --rdzv-backend=c10d x");
-    assert_eq!(on_this_host.meeting, Meeting::C10d(at("localhost", 29400)));
+    assert_eq!(on_this_host.rendezvous, Rendezvous::C10d(at("localhost", 29400)));
     let elsewhere = plan("--rdzv-backend=c10d --rdzv-endpoint=elsewhere:1 x");
-    assert_eq!(elsewhere.meeting, Meeting::C10d(at("elsewhere", 1)));
+    assert_eq!(elsewhere.rendezvous, Rendezvous::C10d(at("elsewhere", 1)));
     let not_here = plan("--rdzv-backend=c10d --rdzv-endpoint=localhost:1 --rdzv-conf=is_host=false x");
-    assert_eq!(not_here.meeting, Meeting::C10d(at("localhost", 1)));
+    assert_eq!(not_here.rendezvous, Rendezvous::C10d(at("localhost", 1)));
     let error = refusal(&[], "--nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node-0:0 x");
     assert!(error.contains("--rdzv-endpoint=node-0:0"), "{error}");
 }
@@ -47,15 +47,20 @@ fn a_c10d_line_says_who_serves_and_needs_no_port_and_no_id() {
 #[test]
 fn on_a_static_line_rank_zero_serves() {
     let line = "--nnodes=2 --master-addr=service --master-port=1234 x";
-    for (rank_said, serves) in
-        [("", Serves::IfOwn), ("--node-rank=0 ", Serves::Unless), ("--node-rank=1 ", Serves::Never)]
-    {
+    for (rank_said, serve_master) in [
+        ("", ServeMaster::IfLocal),
+        ("--node-rank=0 ", ServeMaster::UnlessServed),
+        ("--node-rank=1 ", ServeMaster::Never),
+    ] {
         let plan = plan(&format!("{rank_said}{line}"));
-        assert_eq!((plan.meeting, plan.master.serves), (Meeting::Static(at("service", 1234)), serves));
+        assert_eq!(
+            (plan.rendezvous, plan.master.serve_master),
+            (Rendezvous::Static(at("service", 1234)), serve_master)
+        );
         assert_eq!(plan.agent.master_port, MasterPort::Served);
         assert_eq!(plan.agent.run_id.0, "none");
     }
-    assert_eq!(plan("--nnodes=2 x").meeting, Meeting::Static(at("127.0.0.1", 29500)));
+    assert_eq!(plan("--nnodes=2 x").rendezvous, Rendezvous::Static(at("127.0.0.1", 29500)));
     assert!(refusal(&[], &format!("--node-rank=2 {line}")).contains("beyond the last node rank"));
     assert!(refusal(&[], &format!("--node-rank=-1 {line}")).contains("--node-rank=-1"));
 }
@@ -80,7 +85,10 @@ fn a_masters_address_beats_the_options_of_the_rendezvous() {
     let env = [("DLROVER_MASTER_ADDR", "http://master:50001/"), ("ELASTIC_JOB_NAME", "llm")];
     let line = "--nnodes=2 --rdzv-backend=etcd --rdzv-endpoint=h:1 --rdzv-id=j --master-port=5 x";
     let plan = plan_in(&env, line);
-    assert_eq!((plan.meeting, plan.master.serves), (Meeting::Master(at("master", 50001)), Serves::IfOwn));
+    assert_eq!(
+        (plan.rendezvous, plan.master.serve_master),
+        (Rendezvous::Master(at("master", 50001)), ServeMaster::IfLocal)
+    );
     assert_eq!(plan.agent.run_id.0, "llm");
     assert_eq!(
         plan.notices,
@@ -89,7 +97,7 @@ fn a_masters_address_beats_the_options_of_the_rendezvous() {
     );
     assert_eq!(plan_in(&[MASTER], "--rdzv-id=j x").agent.run_id.0, "j");
     assert_eq!(plan_in(&[MASTER], "x").agent.run_id.0, "none");
-    assert_eq!(plan_in(&[("DLROVER_MASTER_ADDR", "")], "x").meeting, Meeting::Loopback);
+    assert_eq!(plan_in(&[("DLROVER_MASTER_ADDR", "")], "x").rendezvous, Rendezvous::Loopback);
     for bad in ["master", "master:0", "::1:5", "a b:1"] {
         let error = refusal(&[("DLROVER_MASTER_ADDR", bad)], "x");
         assert!(error.starts_with(&format!("`DLROVER_MASTER_ADDR={bad}` is not an address")), "{error}");
@@ -117,7 +125,7 @@ fn the_waits_are_told_to_every_node() {
     assert!(
         refusal(&[("GANG_SCHEDULE_TIMEOUT", "soon"), MASTER], "x").contains("GANG_SCHEDULE_TIMEOUT=soon")
     );
-    assert_eq!(plan_in(&[("GANG_SCHEDULE_TIMEOUT", "soon")], "x").meeting, Meeting::Loopback);
+    assert_eq!(plan_in(&[("GANG_SCHEDULE_TIMEOUT", "soon")], "x").rendezvous, Rendezvous::Loopback);
     for bad in ["last_call_timeout=-1", "lastcall_timeout=soon", "join_timeout=0"] {
         for line in [line, "--nnodes=2 --master-addr=h"] {
             assert!(

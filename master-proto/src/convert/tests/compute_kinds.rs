@@ -16,7 +16,7 @@ fn what_was_timed_survives_the_wire() {
     let at = CheckRound { check: 4, round: 1 };
     let model = || "m".to_owned();
     let kinds = [
-        ComputeKind::Untold,
+        ComputeKind::Unspecified,
         ComputeKind::Processor,
         ComputeKind::OwnKernel { model: model() },
         ComputeKind::Cublas { model: model() },

@@ -21,18 +21,18 @@ struct Answer {
 
 #[derive(Debug, Deserialize)]
 struct ProgressLine {
-    progress: Partial,
+    progress: CommandProgress,
 }
 
 /// The progress of a check command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub(crate) struct Partial {
+pub(crate) struct CommandProgress {
     pub(crate) bytes: u64,
     pub(crate) total: u64,
 }
 
 /// Parses a progress line. `None`: another line.
-pub(crate) fn progress(line: &[u8]) -> Option<Partial> {
+pub(crate) fn progress(line: &[u8]) -> Option<CommandProgress> {
     serde_json::from_slice::<ProgressLine>(line).ok().map(|line| line.progress)
 }
 
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn progress_is_distinguished_from_a_result() {
         let line = br#"{"progress":{"bytes":5,"total":9,"speed":1}}"#;
-        assert_eq!(progress(line), Some(Partial { bytes: 5, total: 9 }));
+        assert_eq!(progress(line), Some(CommandProgress { bytes: 5, total: 9 }));
         assert_eq!(progress(br#"{"version":1,"comm_ms":1}"#), None);
         assert_eq!(progress(br#"{"progress":{"bytes":-5,"total":9}}"#), None);
     }

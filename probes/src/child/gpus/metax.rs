@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use diagnosis::gpus::{Gpu, GpuTrouble, MOST_GPUS, Vendor};
+use diagnosis::gpus::{Gpu, GpuTrouble, MAX_GPUS, Vendor};
 
 use super::{Collector, Source, bus, table};
 
@@ -48,7 +48,7 @@ impl Metax {
             pci: Some(pci),
             ..Gpu::default()
         };
-        (0..).zip(places).take(MOST_GPUS).map(gpu).collect()
+        (0..).zip(places).take(MAX_GPUS).map(gpu).collect()
     }
 }
 
@@ -124,7 +124,7 @@ fn is_broken(state: &str) -> bool {
 pub(crate) fn listed(text: &str) -> Vec<Listed> {
     let one = |line: &str| -> Option<Listed> {
         let (number, rest) = line.trim().strip_prefix("GPU#")?.split_once(char::is_whitespace)?;
-        let index = number.parse().ok().filter(|index| (*index as usize) < MOST_GPUS)?;
+        let index = number.parse().ok().filter(|index| (*index as usize) < MAX_GPUS)?;
         let (facts, uuid) = match rest.split_once("(UUID:") {
             Some((facts, uuid)) => (facts, uuid.split(')').next().map(|uuid| uuid.trim().to_owned())),
             None => (rest, None),
@@ -143,7 +143,7 @@ pub(crate) fn listed(text: &str) -> Vec<Listed> {
         };
         Some(Listed { gpu, state })
     };
-    text.lines().filter_map(one).take(MOST_GPUS).collect()
+    text.lines().filter_map(one).take(MAX_GPUS).collect()
 }
 
 /// Uses the tool's list, with the NUMA nodes of the same PCI addresses.

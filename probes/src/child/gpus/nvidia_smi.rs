@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use diagnosis::gpus::{Gpu, MOST_GPUS, Vendor};
+use diagnosis::gpus::{Gpu, MAX_GPUS, Vendor};
 
 use super::{Collector, Source, bus, table};
 
@@ -47,7 +47,7 @@ impl Source for NvidiaSmi {
 
 /// Parses lines like `0, GPU-..., 00000000:3B:00.0, 1024, 81559`.
 pub(crate) fn queried(text: &str, root: &Path) -> Result<Vec<Gpu>, String> {
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).take(MOST_GPUS);
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).take(MAX_GPUS);
     let gpus = (0..).zip(lines).map(|(index, line)| {
         let shown = || line.chars().take(60).collect::<String>();
         one(index, line, root).ok_or_else(|| format!("`{}` does not describe gpu {index}", shown()))

@@ -7,7 +7,7 @@ mod links;
 
 use std::path::PathBuf;
 
-use diagnosis::gpus::{Gpu, GpuProcess, GpuTrouble, MOST_GPUS, RemappedRows, Vendor};
+use diagnosis::gpus::{Gpu, GpuProcess, GpuTrouble, MAX_GPUS, RemappedRows, Vendor};
 use nvml_wrapper::{
     Device, Nvml as Library,
     bitmasks::{InitFlags, device::ThrottleReasons},
@@ -57,7 +57,7 @@ impl Source for Nvml {
         if count > 0 {
             collector.found(Vendor::Nvidia);
         }
-        let count = count.min(u32::try_from(MOST_GPUS).unwrap_or(u32::MAX));
+        let count = count.min(u32::try_from(MAX_GPUS).unwrap_or(u32::MAX));
         for index in 0..count {
             collector.at(format!("gpu {index}"));
             let gpu = match library.device_by_index(index) {

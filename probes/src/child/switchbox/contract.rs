@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use super::{call::CallEnd, mxom::shown};
 use crate::wire::switchbox::{Direction, VERSION};
 
-/// More results than needed for [`diagnosis::switchbox::MOST_PAIRS`], both ways, with repetitions.
-const MOST_RESULTS: usize = 4096;
+/// More results than needed for [`diagnosis::switchbox::MAX_PAIRS`], both ways, with repetitions.
+const MAX_RESULTS: usize = 4096;
 
 /// The result document.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -92,9 +92,9 @@ impl Response {
             let message = format!("its result has version {}, not {VERSION}", response.v);
             return Err(Wrong::new(Trouble::NoAnswer, message));
         }
-        if response.results.len() > MOST_RESULTS {
+        if response.results.len() > MAX_RESULTS {
             let message =
-                format!("its result has {} entries, more than {MOST_RESULTS}", response.results.len());
+                format!("its result has {} entries, more than {MAX_RESULTS}", response.results.len());
             return Err(Wrong::new(Trouble::NoAnswer, message));
         }
         Ok(response)
@@ -284,7 +284,7 @@ mod tests {
         assert!(read("measuring...\n{\"v\":1,\"results\":[]}\n").is_ok());
         let many = format!(
             r#"{{"v":1,"results":[{}]}}"#,
-            vec![r#"{"pair":[0,1],"dir":"ab"}"#; MOST_RESULTS + 1].join(",")
+            vec![r#"{"pair":[0,1],"dir":"ab"}"#; MAX_RESULTS + 1].join(",")
         );
         assert!(read(&many).unwrap_err().message.contains("4097 entries"));
     }

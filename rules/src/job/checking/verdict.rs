@@ -94,18 +94,18 @@ impl Job {
     fn remember(&mut self, checking: &Checking, outcome: &Outcome) {
         let of_machines = || checking.machines.iter().zip(&outcome.nodes);
         for (machine, _) in of_machines().filter(|(_, finding)| finding.verdict == NodeVerdict::Healthy) {
-            self.sightings.passed(machine);
+            self.check_history.passed(machine);
         }
         for (machine, finding) in of_machines() {
             match (&finding.verdict, checking.lost.get(machine)) {
-                (NodeVerdict::Flaky, _) => self.sightings.saw_flaky(machine, checking.number),
+                (NodeVerdict::Flaky, _) => self.check_history.record_flaky(machine, checking.number),
                 (NodeVerdict::Lost { .. }, Some(lost)) => {
-                    self.sightings.saw_lost(machine, checking.number, lost.at);
+                    self.check_history.record_lost(machine, checking.number, lost.at);
                 }
                 _ => {}
             }
         }
-        self.sightings.trim();
+        self.check_history.trim();
     }
 
     fn why_check_fails_the_job(&self, report: &TaintReport) -> Option<JobFailure> {

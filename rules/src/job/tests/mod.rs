@@ -3,7 +3,7 @@
 //! Nodes are called `a` to `z`: `a` has the address 10.0.0.1 and the host name `host-a`, and so on. Time stands
 //! still unless a test moves it.
 
-mod absences;
+mod absent_nodes;
 mod checking;
 mod ending;
 mod failures;

@@ -86,7 +86,7 @@ fn a_state_older_than_the_job_is_reported_to_every_node_and_in_the_log() {
     // An old copy of the folder was put back: the nodes are in round 3 by now.
     let why = Regroup::UnknownRound { next: Round(1) };
     let told = |name: &str| Effect::Push { node: id(name), push: Push::regroup(Round(3), &why) };
-    let log = Log::OldMemory { node: named("a", Some(0)), round: Round(3), next: Round(1) };
+    let log = Log::OldState { node: named("a", Some(0)), round: Round(3), next: Round(1) };
     assert_eq!(
         test.resume("a", 3, &["a", "b"], WorkersState::Running),
         [Effect::Log(log.clone()), told("a")]

@@ -97,7 +97,11 @@ fn the_self_test_runs_once_before_the_node_joins() {
     let mut group = looking(Duration::ZERO);
     assert_eq!(
         group.handle(Moment::START, away()),
-        [Effect::Notify(Notice::MasterAway { reason: "broke off".into(), goes_on: false, limit: JOIN })]
+        [Effect::Notify(Notice::MasterAway {
+            reason: "broke off".into(),
+            keeps_running: false,
+            limit: JOIN
+        })]
     );
     let tell = Effect::Notify(Notice::LocallyChecked(local()));
     assert_eq!(group.handle(Moment::START, locally_checked()), [tell], "the master is away");

@@ -20,7 +20,7 @@ fn fenced(round: u32) -> Assignment {
 }
 
 fn heard(secs: u64) -> Event {
-    Event::Heard { sent: at(secs) }
+    Event::MasterAnswered { sent: at(secs) }
 }
 
 /// An assignment to round 0 at 0 s; that was the last contact with the master.
@@ -50,10 +50,10 @@ fn a_node_whose_peer_has_the_master_kills_its_workers_and_joins_again_uncharged(
     let mut group = fenced_and_running();
     assert_eq!((group.deadline(), group.kill_at()), (Some(at(4)), Some(at(10))));
     assert_eq!(group.handle(at(4), Event::Deadline), [asking()]);
-    assert_eq!(group.handle(at(5), answered(&[Answer::Lost, Answer::Hears])), []);
+    assert_eq!(group.handle(at(5), answered(&[Answer::Lost, Answer::Connected])), []);
     assert_eq!(group.handle(at(6), Event::Deadline), [asking()]);
     let _ = group.handle(at(7), away());
-    assert_eq!(group.handle(at(8), answered(&[Answer::Hears])), []);
+    assert_eq!(group.handle(at(8), answered(&[Answer::Connected])), []);
     assert_eq!(group.handle(at(8), Event::Deadline), [asking()]);
     let killed = group.handle(at(10), Event::Deadline);
     assert_eq!(killed, [told(10, Some(Finding::CutOff)), Effect::KillTree]);
@@ -123,9 +123,9 @@ fn answers_in_time_keep_the_workers_and_late_ones_do_not() {
 #[test]
 fn the_standpoint_is_the_last_round_that_is_over() {
     let mut group = fenced_and_running();
-    let of = |group: &WorkerGroup, round| group.standpoint().answer(false, Round(round));
+    let of = |group: &WorkerGroup, round| group.juror_state().answer(false, Round(round));
     assert_eq!(of(&group, 0), Answer::Lost);
-    assert_eq!(group.standpoint().answer(true, Round(0)), Answer::Hears);
+    assert_eq!(group.juror_state().answer(true, Round(0)), Answer::Connected);
     let _ = group.handle(at(1), heard(1));
     let _ = group.handle(at(1), regroup(0));
     let _ = group.handle(at(1), gone(0));

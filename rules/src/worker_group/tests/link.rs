@@ -14,8 +14,8 @@ fn reported_hosting(round: u32) -> Effect {
     Effect::ReportHosting { round: Round(round), master_addr: None, master_port: 5 }
 }
 
-fn master_away(goes_on: bool) -> Effect {
-    Effect::Notify(Notice::MasterAway { reason: "broke off".into(), goes_on, limit: JOIN })
+fn master_away(keeps_running: bool) -> Effect {
+    Effect::Notify(Notice::MasterAway { reason: "broke off".into(), keeps_running, limit: JOIN })
 }
 
 fn waiting(waited: u64) -> Effect {
@@ -132,7 +132,7 @@ fn training_needs_no_master_until_something_changes() {
     assert_eq!(group.handle(hour, Event::MasterAway { reason: "refused".into() }), [], "told once");
     assert_eq!(group.deadline(), None);
     // The restart needs it: the patience counts from then.
-    let next = AfterStop::Restart { next: Attempt(1), max_restarts: 1 };
+    let next = RestartDecision::Restart { next: Attempt(1), max_restarts: 1 };
     assert_eq!(
         group.handle(day, exited(0, 0, SEGV)),
         [told(0, SEGV, 0, next), reported(0, 0, SEGV, false), TERM_TREE]

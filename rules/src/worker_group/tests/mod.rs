@@ -196,7 +196,7 @@ fn group_failed(attempt: u32, failures: &[(u32, ExitCause)]) -> Outcome {
     Outcome::Failed(Failure::Workers(group))
 }
 
-fn told(local_rank: u32, cause: ExitCause, attempt: u32, then: AfterStop) -> Effect {
+fn told(local_rank: u32, cause: ExitCause, attempt: u32, then: RestartDecision) -> Effect {
     let (failure, attempt) = (failure(local_rank, cause), Attempt(attempt));
     Effect::Notify(Notice::WorkerFailed { failure, attempt, then })
 }

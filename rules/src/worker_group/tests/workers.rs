@@ -6,7 +6,7 @@ use super::*;
 fn a_dead_worker_stops_its_peers_and_rejoins() {
     let mut group = running(2, 1);
     let now = Moment::at_secs(60);
-    let next = AfterStop::Restart { next: Attempt(1), max_restarts: 1 };
+    let next = RestartDecision::Restart { next: Attempt(1), max_restarts: 1 };
     assert_eq!(
         group.handle(now, exited(0, 1, SEGV)),
         [told(1, SEGV, 0, next), reported(0, 1, SEGV, false), TERM_TREE],
@@ -37,7 +37,7 @@ fn a_node_without_restarts_left_fails_with_all_its_failures() {
     let now = Moment::at_secs(1);
     assert_eq!(
         group.handle(now, exited(0, 1, CODE)),
-        [told(1, CODE, 0, AfterStop::Fail { max_restarts: 0 }), reported(0, 1, CODE, true), TERM_TREE]
+        [told(1, CODE, 0, RestartDecision::Fail), reported(0, 1, CODE, true), TERM_TREE]
     );
     assert_eq!(group.handle(now, exited(0, 0, TERM)), []);
     let outcome = group_failed(0, &[(1, CODE), (0, TERM)]);
@@ -470,7 +470,7 @@ fn usr1_reaches_the_workers_alone_and_stops_nothing() {
 #[test]
 fn notices_read_well() {
     let failure = failure(1, CODE);
-    let then = AfterStop::Restart { next: Attempt(1), max_restarts: 3 };
+    let then = RestartDecision::Restart { next: Attempt(1), max_restarts: 3 };
     let (reason, limit) = ("connection refused".to_owned(), JOIN);
     for (notice, message) in [
         (
@@ -490,11 +490,11 @@ fn notices_read_well() {
             "round 3: node rank 1 of 2, rank 4 of 5; rendezvous of the workers: [fd00::7]:29500",
         ),
         (
-            Notice::MasterAway { reason: reason.clone(), goes_on: true, limit },
+            Notice::MasterAway { reason: reason.clone(), keeps_running: true, limit },
             "connection refused; workers keep running; reconnecting",
         ),
         (
-            Notice::MasterAway { reason: reason.clone(), goes_on: false, limit },
+            Notice::MasterAway { reason: reason.clone(), keeps_running: false, limit },
             "connection refused; trying again for 600 s",
         ),
         (
@@ -529,7 +529,7 @@ fn a_node_that_others_have_left_shows_that_it_continues_alone() {
 #[test]
 fn a_root_cause_reported_after_the_workers_are_gone_still_counts_once() {
     let mut group = running(1, 3);
-    let then = AfterStop::Restart { next: Attempt(1), max_restarts: 3 };
+    let then = RestartDecision::Restart { next: Attempt(1), max_restarts: 3 };
     assert_eq!(
         group.handle(Moment::START, exited(0, 0, CODE)),
         [told(0, CODE, 0, then), reported(0, 0, CODE, false), TERM_TREE]

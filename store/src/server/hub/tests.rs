@@ -36,10 +36,10 @@ impl Served {
         (id, client)
     }
 
-    async fn turn(&mut self, id: ClientId) -> Option<Turn> {
+    async fn serve_client(&mut self, id: ClientId) -> Option<ServeResult> {
         poll_fn(|context| {
-            Poll::Ready(match self.hub.turn(id, context) {
-                Poll::Ready(turn) => Some(turn),
+            Poll::Ready(match self.hub.serve_client(id, context) {
+                Poll::Ready(serve_client) => Some(serve_client),
                 Poll::Pending => None,
             })
         })
@@ -49,7 +49,7 @@ impl Served {
     /// Turns until the condition holds.
     async fn turn_until(&mut self, id: ClientId, is_so: impl Fn(&Hub) -> bool) {
         while !is_so(&self.hub) {
-            self.turn(id).await;
+            self.serve_client(id).await;
             tokio::task::yield_now().await;
         }
     }
@@ -77,14 +77,14 @@ fn another_is_answered_while_a_million_keys_are_listed() {
         stream.set_nonblocking(true).unwrap();
         let mut turns = 1;
         // It does not read, so everything is gathered when the turns are over.
-        while served.turn(lister).await == Some(Turn::More) {
+        while served.serve_client(lister).await == Some(ServeResult::More) {
             turns += 1;
             served.hub.next_in_queue(lister);
             if turns % 100 == 0 {
                 send(&stream, &Request::Get("key 0000007".into()));
                 let mut answer = [1; 8];
                 while stream.read(&mut answer).is_err() {
-                    served.turn(other).await;
+                    served.serve_client(other).await;
                     tokio::task::yield_now().await;
                 }
                 assert_eq!(answer, [0; 8]);
@@ -113,7 +113,7 @@ fn long_requests_take_turns() {
         for _ in 0..10 {
             let mut went = Vec::new();
             for (id, _) in &listers {
-                if served.turn(*id).await == Some(Turn::More) {
+                if served.serve_client(*id).await == Some(ServeResult::More) {
                     went.push(*id);
                 }
             }
@@ -126,7 +126,7 @@ fn long_requests_take_turns() {
         let gone = *served.hub.queue.front().unwrap();
         served.hub.forget(gone);
         let next = *served.hub.queue.front().unwrap();
-        assert_eq!(served.turn(next).await, Some(Turn::More));
+        assert_eq!(served.serve_client(next).await, Some(ServeResult::More));
     });
 }
 
@@ -148,7 +148,7 @@ fn a_client_with_many_requests_yields_to_others() {
         assert!(first <= 8 * WORK_PER_TURN, "{} answers in one turn", first / 8);
         let mut all = first;
         while all < 8 * 3 * WORK_PER_TURN {
-            if served.turn(id).await == Some(Turn::More) {
+            if served.serve_client(id).await == Some(ServeResult::More) {
                 served.hub.next_in_queue(id);
             }
             tokio::task::yield_now().await;

@@ -2,7 +2,7 @@
 
 use diagnosis::{
     gpu_topology::{GpuSet, Matrix, Objective, choose},
-    gpus::{Inventory, MOST_GPUS},
+    gpus::{Inventory, MAX_GPUS},
 };
 use probes::readers;
 use rules::topology::Topology;
@@ -10,7 +10,7 @@ use rules::topology::Topology;
 /// `nvidia-smi --query-gpu`: the devices are in order, and can be reported.
 pub(crate) fn nvidia_smi(bytes: &[u8]) {
     if let Ok(gpus) = readers::nvidia_smi(&String::from_utf8_lossy(bytes)) {
-        assert!(gpus.len() <= MOST_GPUS && !gpus.is_empty());
+        assert!(gpus.len() <= MAX_GPUS && !gpus.is_empty());
         assert!((0..).zip(&gpus).all(|(index, gpu)| gpu.index == index));
         let _bounded = Inventory { gpus, ..Inventory::default() }.bounded();
     }
@@ -21,7 +21,7 @@ pub(crate) fn mx_smi(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let (list, memory) = text.split_once("----\n").unwrap_or((&text, ""));
     let (gpus, _notes) = readers::mx_smi(list, memory);
-    assert!(gpus.len() <= MOST_GPUS && gpus.iter().all(|gpu| (gpu.index as usize) < MOST_GPUS));
+    assert!(gpus.len() <= MAX_GPUS && gpus.iter().all(|gpu| (gpu.index as usize) < MAX_GPUS));
 }
 
 /// `nvidia-smi topo -m`, `mx-smi topo -m` and tables of bandwidths: links are symmetric, and a choice is valid.

@@ -10,7 +10,7 @@ use prost::Message as _;
 use rules::{
     Moment, NodeId, Round,
     job::{Effect, Event, Job},
-    job_master::{Input, JobMaster, Turn},
+    job_master::{Input, JobMaster, Output},
     liveness::Timeout,
     push::Push,
     topology::Topology,
@@ -19,10 +19,10 @@ use rules::{
 use crate::{journal, steps, wire};
 
 /// The most messages of one input.
-const MOST_STEPS: usize = 200;
+const MAX_STEPS: usize = 200;
 
 /// More turns than there are deadlines at once.
-const MOST_TURNS: usize = 16;
+const MAX_TURNS: usize = 16;
 
 const TIMEOUT: Timeout =
     Timeout { reconnect_grace: Duration::from_secs(2), heartbeat_timeout: Some(Duration::from_secs(15)) };
@@ -43,7 +43,7 @@ pub(crate) fn job(bytes: &[u8]) {
         subscribed: BTreeSet::new(),
         said: 0,
     };
-    for step in steps::of(bytes).take(MOST_STEPS) {
+    for step in steps::of(bytes).take(MAX_STEPS) {
         world.take(step);
     }
 }
@@ -98,21 +98,21 @@ impl World {
 
     fn hear(&mut self, input: Input) {
         let is_deadline = input == Input::Deadline;
-        let turn = self.master.handle(self.now, input);
-        self.carry_out(turn);
+        let output = self.master.handle(self.now, input);
+        self.carry_out(output);
         // A master that stood still for minutes finds several deadlines that have passed, and takes one in a turn.
         let mut turns = 0;
         while is_deadline && self.master.deadline().is_some_and(|deadline| deadline <= self.now) {
             turns += 1;
             assert!(
-                turns < MOST_TURNS,
+                turns < MAX_TURNS,
                 "{:?} stays at {:?}: {:?}",
                 self.master.deadline(),
                 self.now,
                 self.master
             );
-            let turn = self.master.handle(self.now, Input::Deadline);
-            self.carry_out(turn);
+            let output = self.master.handle(self.now, Input::Deadline);
+            self.carry_out(output);
         }
     }
 
@@ -122,13 +122,13 @@ impl World {
         let job: Job = postcard::from_bytes(&bytes).expect("a job that was kept");
         assert_eq!(&job, self.master.job());
         self.subscribed.clear();
-        let (master, turn) = JobMaster::restored(job, TIMEOUT, self.now);
+        let (master, output) = JobMaster::restored(job, TIMEOUT, self.now);
         self.master = master;
-        self.carry_out(turn);
+        self.carry_out(output);
     }
 
-    fn carry_out(&mut self, turn: Turn) {
-        let Turn { journal, effects, pending } = turn;
+    fn carry_out(&mut self, output: Output) {
+        let Output { journal, effects, pending } = output;
         for event in journal {
             let bytes = postcard::to_stdvec(&event).expect("an event can be kept");
             assert_eq!(postcard::from_bytes(&bytes), Ok(event));

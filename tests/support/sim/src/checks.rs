@@ -7,7 +7,7 @@ use rules::{
     failure::Outcome,
     job::{Effect, Event, Log, NodeEnd, WorkersState},
     node::Terms,
-    notice::{AfterStop, Notice},
+    notice::{Notice, RestartDecision},
     push::Push,
     verdict::{JobFailure, JobVerdict},
     worker_group::{Effect as NodeEffect, Event as NodeEvent},
@@ -100,7 +100,7 @@ impl Checks {
 }
 
 impl Simulation {
-    /// After every turn of the master.
+    /// After every input of the master.
     pub(crate) fn check_turn(&mut self) {
         let Some(core) = &self.master.core else { return };
         let job = core.job();
@@ -314,7 +314,7 @@ impl Simulation {
         let it = &mut self.lives[life];
         match effect {
             NodeEffect::Notify(Notice::WorkerFailed { then, .. }) => {
-                it.is_counted = matches!(then, AfterStop::Restart { .. });
+                it.is_counted = matches!(then, RestartDecision::Restart { .. });
                 it.own_failures += u32::from(it.is_counted);
             }
             NodeEffect::Notify(Notice::Secondary { .. }) => {

@@ -8,7 +8,7 @@ use std::{
 use rules::{
     Moment, NodeId,
     job::{Effect, Event, Job},
-    job_master::{Input, JobMaster, Turn},
+    job_master::{Input, JobMaster, Output},
     pending::Pending,
     push::Push,
     topology::Topology,
@@ -23,14 +23,14 @@ use crate::{
     simulation::Simulation,
 };
 
-/// The reply to a node when the turn of its message is durable.
+/// The reply to a node when the output of its message is durable.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Reply {
     Opened(ConnId),
     Acked { conn: ConnId, ends: bool },
 }
 
-/// One turn that is being written.
+/// One output that is being written.
 #[derive(Debug)]
 struct Commit {
     records: Vec<(Moment, Event)>,
@@ -160,12 +160,12 @@ impl Simulation {
         master.base =
             if self.plan.clock_stands_still { recovered.last } else { recovered.last.max(self.now) };
         let is_same = recovered.job == master.shadow;
-        let (core, turn) = JobMaster::restored(recovered.job, self.plan.timeout, master.base);
+        let (core, output) = JobMaster::restored(recovered.job, self.plan.timeout, master.base);
         master.core = Some(core);
         if !is_same {
             self.fail(|| "the journal tells another job than the one that was".to_owned());
         }
-        self.take(turn, None);
+        self.take(output, None);
     }
 
     /// `kill -9`, and how long until it is started again; `None`: never.
@@ -219,21 +219,21 @@ impl Simulation {
             self.checks.claimed.insert((claim.round, (claim.master_addr.clone(), claim.master_port)));
         }
         let (is_deadline, is_beat) = (matches!(input, Input::Deadline), matches!(input, Input::Beat { .. }));
-        let turn = core.handle(now, input);
+        let output = core.handle(now, input);
         if is_deadline && core.deadline().is_some_and(|deadline| deadline <= now) {
             let deadline = core.deadline();
             self.fail(|| format!("the master's deadline {deadline:?} was handled and stays"));
         }
-        if is_beat && turn == Turn::default() {
+        if is_beat && output == Output::default() {
             return self.set_master_timer();
         }
         self.check_turn();
-        self.take(turn, reply);
+        self.take(output, reply);
     }
 
-    fn take(&mut self, turn: Turn, reply: Option<Reply>) {
+    fn take(&mut self, output: Output, reply: Option<Reply>) {
         let now = self.master.local(self.now);
-        let Turn { journal, effects, pending } = turn;
+        let Output { journal, effects, pending } = output;
         let records: Vec<(Moment, Event)> = journal.into_iter().map(|event| (now, event)).collect();
         let commit = Commit { records, reply, effects, pending };
         self.set_master_timer();

@@ -144,7 +144,7 @@ impl Simulation {
 
     fn heard(&mut self, life: LifeId, sent: Moment) {
         let sent = Moment::new(sent - self.lives[life].born);
-        self.tell_node(life, NodeEvent::Heard { sent });
+        self.tell_node(life, NodeEvent::MasterAnswered { sent });
     }
 
     pub(crate) fn on_beat(&mut self, conn: ConnId) {
@@ -280,7 +280,7 @@ impl Simulation {
             self.tell_node(life, event);
             if let Some(round) = round {
                 let node = self.lives[life].id.clone();
-                self.say(life, JobEvent::AssignmentTaken { node, round });
+                self.send(life, JobEvent::AssignmentTaken { node, round });
             }
         }
     }
@@ -338,7 +338,7 @@ impl Simulation {
     }
 
     /// A node's message to the master; it waits for those before it.
-    pub(crate) fn say(&mut self, life: LifeId, message: JobEvent) {
+    pub(crate) fn send(&mut self, life: LifeId, message: JobEvent) {
         if let Stream::Open(_) = self.lives[life].link.stream {
             self.lives[life].link.messages.push_back(message);
             self.say_next(life);

@@ -209,11 +209,11 @@ impl Simulation {
         match effect {
             Effect::Join { after, checked, .. } => {
                 let request = self.request(life, after, checked);
-                self.say(life, JobEvent::Joined(request));
+                self.send(life, JobEvent::Joined(request));
             }
             Effect::Resume { claim } => {
                 let request = self.request(life, None, None);
-                self.say(life, JobEvent::Resumed { request, claim });
+                self.send(life, JobEvent::Resumed { request, claim });
             }
             Effect::TakeInventory => self.take_inventory(life),
             Effect::WatchGpus { .. } => {
@@ -221,23 +221,23 @@ impl Simulation {
                 self.locally(wait, life, Event::GpuError { gpu: 0, code: 79 });
             }
             Effect::ReportInventory { inventory } => {
-                self.say(life, JobEvent::InventoryReported { node, inventory });
+                self.send(life, JobEvent::InventoryReported { node, inventory });
             }
             Effect::CheckLocally => self.check_locally(life),
             Effect::Probe { order } => self.probe(life, &order),
             Effect::CancelProbe { at } => self.cancel_probe(life, at),
-            Effect::ReportCheck { report } => self.say(life, JobEvent::CheckReported { node, report }),
+            Effect::ReportCheck { report } => self.send(life, JobEvent::CheckReported { node, report }),
             Effect::ReportProgress { at, probed } => {
-                self.say(life, JobEvent::CheckProgressed { node, at, probed });
+                self.send(life, JobEvent::CheckProgressed { node, at, probed });
             }
             Effect::ReportHosting { round, master_addr, master_port } => {
-                self.say(life, JobEvent::Hosted { node, round, master_addr, master_port });
+                self.send(life, JobEvent::Hosted { node, round, master_addr, master_port });
             }
             Effect::ReportFailure { round, reason, gives_up } => {
-                self.say(life, JobEvent::WorkersFailed { node, round, reason, gives_up });
+                self.send(life, JobEvent::WorkersFailed { node, round, reason, gives_up });
             }
-            Effect::ReportEnd { end } => self.say(life, JobEvent::NodeEnded { node, end }),
-            Effect::AcknowledgeEnd => self.say(life, JobEvent::EndAcknowledged { node }),
+            Effect::ReportEnd { end } => self.send(life, JobEvent::NodeEnded { node, end }),
+            Effect::AcknowledgeEnd => self.send(life, JobEvent::EndAcknowledged { node }),
             Effect::HostStore { round, fresh_port } => self.host_store(life, round, fresh_port),
             Effect::Prepare { assignment, .. } => {
                 let round = assignment.round;

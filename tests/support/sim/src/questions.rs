@@ -56,8 +56,8 @@ impl Simulation {
 
     pub(crate) fn on_question(&mut self, life: LifeId, of: LifeId, asking: u64, round: Round) {
         let it = &self.lives[life];
-        let hears = matches!(it.link.stream, Stream::Open(_));
-        let answer = it.group.standpoint().answer(hears, round);
+        let has_master = matches!(it.link.stream, Stream::Open(_));
+        let answer = it.group.juror_state().answer(has_master, round);
         if self.cut_until(self.end_of_life(life), self.end_of_life(of)).is_none() {
             let wait = self.prng.millis(0, 50);
             self.after(wait, Action::Answer { life: of, asking, answer });

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rules::{
     Moment, NodeId, NodeRank, Round, RunId,
     job::{Claim, Effect, Event, Job, NodeEnd, OnGiveUp, Policy, WorkersState},
-    job_master::{Input, JobMaster, Turn},
+    job_master::{Input, JobMaster, Output},
     liveness::Timeout,
     node::{JoinRequest, NodeAttributes, Terms},
     push::Push,
@@ -79,7 +79,7 @@ impl Scene {
     }
 
     fn tell(&mut self, event: Event) -> Vec<Effect> {
-        let Turn { effects, .. } = self.master.handle(self.now, Input::Event(event));
+        let Output { effects, .. } = self.master.handle(self.now, Input::Event(event));
         effects
     }
 
@@ -270,8 +270,8 @@ fn a_join_that_is_read_after_its_stream_broke_does_not_make_a_ghost() {
 fn what_a_late_join_brings_about_is_in_the_journal() {
     let mut scene = Scene::new(2, 2);
     let request = scene.request("b", None);
-    let turn = scene.master.handle(scene.now, Input::Event(Event::Joined(request.clone())));
-    assert_eq!(turn.journal, [Event::Joined(request), Event::LinkBroken { node: id("b") }]);
+    let output = scene.master.handle(scene.now, Input::Event(Event::Joined(request.clone())));
+    assert_eq!(output.journal, [Event::Joined(request), Event::LinkBroken { node: id("b") }]);
 }
 
 #[test]
@@ -320,8 +320,8 @@ fn a_master_killed_between_its_last_decision_and_its_end_ends_after_its_restart(
     let verdict = JobVerdict::Succeeded;
     let effects = job.handle(Moment::at_secs(9), Event::EndAcknowledged { node: id("a") });
     assert_eq!(effects, [Effect::Finish { verdict: verdict.clone() }]);
-    let (mut master, turn) = JobMaster::restored(job, timeout(), Moment::at_secs(10));
-    let mut effects = turn.effects;
+    let (mut master, output) = JobMaster::restored(job, timeout(), Moment::at_secs(10));
+    let mut effects = output.effects;
     while let Some(due) = master.deadline() {
         effects.extend(master.handle(due, Input::Deadline).effects);
     }

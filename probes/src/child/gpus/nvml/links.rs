@@ -15,7 +15,7 @@ use nvml_wrapper_sys::bindings::{
 use crate::child::gpus::bus::place;
 
 /// `NVML_NVLINK_MAX_LINKS` of today's header.
-const MOST_LINKS: u32 = 18;
+const MAX_LINKS: u32 = 18;
 
 /// Returns the states of a device's links; empty if it has none.
 pub(super) fn of(device: &Device<'_>) -> Vec<NvLink> {
@@ -24,7 +24,7 @@ pub(super) fn of(device: &Device<'_>) -> Vec<NvLink> {
         // A device without links, or with fewer, returns an error here.
         Err(_) => None,
     };
-    (0..MOST_LINKS).map_while(state).collect()
+    (0..MAX_LINKS).map_while(state).collect()
 }
 
 /// Returns the connection between each two devices that could be opened.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     check_log::{CheckLog, Pair, apart},
-    fabric::Part,
+    fabric::FabricElement,
     facts::Facts,
     links::Edge,
 };
@@ -17,7 +17,7 @@ const SHARE: usize = 10;
 
 /// A rack with partly dead uplinks.
 #[derive(Debug, Clone)]
-pub(super) struct Partial {
+pub(super) struct PartialUplinkFault {
     /// Its index.
     pub(super) rack: u32,
     /// Pairs out of it that failed each time.
@@ -26,10 +26,10 @@ pub(super) struct Partial {
     pub(super) tested: usize,
 }
 
-impl Partial {
+impl PartialUplinkFault {
     /// Whether this explains a path between two racks, too.
-    pub(super) fn replaces(&self, part: Part) -> bool {
-        matches!(part, Part::Path(a, b) if a == self.rack || b == self.rack)
+    pub(super) fn replaces(&self, element: FabricElement) -> bool {
+        matches!(element, FabricElement::Path(a, b) if a == self.rack || b == self.rack)
     }
 
     /// Whether the two meet over its uplinks.
@@ -41,9 +41,9 @@ impl Partial {
 
 /// Racks with several dead pairs, the one with the most evidence first. A path between two racks that is dead with
 /// other pairs out of one of them is no path: one bundle explains both.
-pub(super) fn uplinks(log: &CheckLog, facts: &Facts) -> Vec<Partial> {
+pub(super) fn uplinks(log: &CheckLog, facts: &Facts) -> Vec<PartialUplinkFault> {
     let mut dead = suspects(log, facts, |edge| edge.is_dead());
-    let mut found: Vec<Partial> = Vec::new();
+    let mut found: Vec<PartialUplinkFault> = Vec::new();
     loop {
         let most = dead
             .iter()
@@ -56,7 +56,7 @@ pub(super) fn uplinks(log: &CheckLog, facts: &Facts) -> Vec<Partial> {
         }
         let tested = tested(log, facts, rack).len();
         if pairs.len() * SHARE >= tested {
-            found.push(Partial { rack, dead: pairs, tested });
+            found.push(PartialUplinkFault { rack, dead: pairs, tested });
         }
     }
     found
@@ -81,7 +81,7 @@ pub(super) fn suspects(
         if racks.0 == racks.1 || edge.passes > 0 || is_flaky || !is_bad(edge) {
             continue;
         }
-        if over.any(|blamed| !matches!(blamed.part, Part::Path(..))) {
+        if over.any(|blamed| !matches!(blamed.element, FabricElement::Path(..))) {
             continue;
         }
         if !edge.is_explained && !facts.is_cut(log, *ends) {

@@ -5,7 +5,7 @@ use std::{future, path::Path, time::Instant};
 use rules::{
     Moment,
     job::{Event, Job, Policy},
-    job_master::{JobMaster, Turn},
+    job_master::{JobMaster, Output},
     liveness::Timeout,
     verdict::JobVerdict,
 };
@@ -40,10 +40,10 @@ impl Clock {
 
 /// A job to be served.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct LoadedJob {
     pub(crate) master: JobMaster,
     /// What follows from the restart.
-    pub(crate) first: Turn,
+    pub(crate) first: Output,
     pub(crate) clock: Clock,
     /// Tells this life of the master from any other, also when the state was moved away.
     pub(crate) epoch: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Memory {
 #[derive(Debug)]
 pub(crate) enum Found {
     /// A job, new or not.
-    Job(Box<Memory>),
+    Job(Box<LoadedJob>),
     /// A job that is over, as all its nodes know.
     Over {
         /// How it ended.
@@ -64,12 +64,12 @@ pub(crate) enum Found {
     },
 }
 
-impl Memory {
-    /// Opens the job that `state_dir` holds, or a new one. Waits for the disk.
+impl LoadedJob {
+    /// Loads the job that `state_dir` holds, or a new one. Waits for the disk.
     ///
     /// # Errors
     /// The folder or its content cannot be used.
-    pub(crate) fn open(
+    pub(crate) fn load(
         state_dir: Option<&Path>,
         policy: Policy,
         timeout: Timeout,
@@ -77,14 +77,14 @@ impl Memory {
     ) -> Result<Found, JournalError> {
         let Some(dir) = state_dir else {
             let (master, record) = (JobMaster::new(policy.clone(), timeout), Record::none(policy));
-            let (first, clock, epoch) = (Turn::default(), Clock::from(Moment::START), random());
+            let (first, clock, epoch) = (Output::default(), Clock::from(Moment::START), random());
             return Ok(Found::Job(Box::new(Self { master, first, clock, epoch, record })));
         };
         let folder = Folder::hold(dir)?;
         let Some(Recovered { life, last, torn_bytes }) = Recovered::read(&folder)? else {
             let journal = Journal::start(folder, 1, Snapshot::new(policy.clone()))?;
             let (master, record) = (JobMaster::new(policy.clone(), timeout), Record::of(journal, policy));
-            let (first, clock) = (Turn::default(), Clock::from(Moment::START));
+            let (first, clock) = (Output::default(), Clock::from(Moment::START));
             return Ok(Found::Job(Box::new(Self { master, first, clock, epoch: random(), record })));
         };
         let life = life.saturating_add(1);

@@ -18,12 +18,12 @@ use crate::{
     endpoint_listener::{self, BindError, EndpointListener, LoopbackDown},
     host_names::master_addr_of_one_node,
     open_job,
-    resolve::{LaunchPlan, MasterPlan, Meeting},
+    resolve::{LaunchPlan, MasterPlan, Rendezvous},
 };
 
 /// Why the node cannot take part.
 #[derive(Debug, thiserror::Error)]
-pub enum MeetError {
+pub enum RendezvousError {
     /// The job master's port, of a job of this node alone.
     #[error("cannot open a port for the job master on 127.0.0.1")]
     Loopback(#[source] io::Error),
@@ -55,7 +55,7 @@ pub enum MeetError {
 
 /// What the agent needs to take part.
 #[derive(Debug)]
-pub struct Met {
+pub struct RendezvousSetup {
     /// Where the master is.
     pub master: MasterAt,
     /// The store of the workers, should this node be the first.
@@ -70,19 +70,20 @@ pub struct Met {
 ///
 /// # Errors
 /// When a port cannot be opened, or what serves there cannot be started.
-pub async fn meet(plan: &mut LaunchPlan, console: &Console) -> Result<Met, MeetError> {
-    let LaunchPlan { agent, meeting, master, local_addr, .. } = plan;
-    let print_line = |line: String| console.say(format!("dlrover-run: {line}"));
-    let Some(endpoint) = meeting.endpoint() else {
-        return alone(agent, local_addr.as_deref(), master).await;
+pub async fn set_up(plan: &mut LaunchPlan, console: &Console) -> Result<RendezvousSetup, RendezvousError> {
+    let LaunchPlan { agent, rendezvous, master, local_addr, .. } = plan;
+    let print_line = |line: String| console.print(format!("dlrover-run: {line}"));
+    let Some(endpoint) = rendezvous.endpoint() else {
+        return set_up_single_node(agent, local_addr.as_deref(), master).await;
     };
-    let is_one_node = agent.terms.max_nodes == 1 && matches!(meeting, Meeting::Static(_));
-    let Some(place) = endpoint_listener::open(master.serves, endpoint, is_one_node, &print_line).await?
+    let is_one_node = agent.terms.max_nodes == 1 && matches!(rendezvous, Rendezvous::Static(_));
+    let Some(place) =
+        endpoint_listener::open(master.serve_master, endpoint, is_one_node, &print_line).await?
     else {
         if let Err(cut_off) = LoopbackDown::check("the workers' store, if this node serves it") {
             print_line(cut_off.to_string());
         }
-        if matches!(meeting, Meeting::Master(_)) && !master.given.is_empty() {
+        if matches!(rendezvous, Rendezvous::Master(_)) && !master.given.is_empty() {
             let given = master.given.join("`, `");
             print_line(format!(
                 "`{given}`: the job master at {endpoint} is served elsewhere; give it these options"
@@ -90,7 +91,12 @@ pub async fn meet(plan: &mut LaunchPlan, console: &Console) -> Result<Met, MeetE
         }
         let Endpoint { host, port } = endpoint.clone();
         let master = MasterAt { host, port, trust: master.trust.clone() };
-        return Ok(Met { master, store: own_store(agent, endpoint)?, embedded: None, writes: None });
+        return Ok(RendezvousSetup {
+            master,
+            store: own_store(agent, endpoint)?,
+            embedded: None,
+            writes: None,
+        });
     };
     if agent.terms.max_nodes == 1 && master.trust.token.is_none() && !master.trust.tls.is_on() {
         // No other node takes part.
@@ -99,24 +105,24 @@ pub async fn meet(plan: &mut LaunchPlan, console: &Console) -> Result<Met, MeetE
     }
     let tls = &master.trust.tls;
     if tls.is_on() && tls.cert.is_none() {
-        return Err(MeetError::NoCertificate { endpoint: endpoint.clone() });
+        return Err(RendezvousError::NoCertificate { endpoint: endpoint.clone() });
     }
     if let Some(file) = &master.topology_file {
-        master::check_topology(file).map_err(MeetError::Topology)?;
+        master::check_topology(file).map_err(RendezvousError::Topology)?;
     }
     check_taint_report(master)?;
     // A certificate names the endpoint, and not the address that it has here.
     let host = if tls.is_on() { endpoint.host.clone() } else { place.own.to_string() };
     let at = MasterAt { host, port: endpoint.port, trust: master.trust.clone() };
-    if matches!(meeting, Meeting::Static(_)) {
+    if matches!(rendezvous, Rendezvous::Static(_)) {
         // The line's MASTER_ADDR is this host, so it is first unless --node-rank differs.
         agent.node_rank.get_or_insert(NodeRank(0));
     }
     if !is_one_node {
         announce(endpoint, &place, master, &print_line);
     }
-    let (shared, store) = match meeting {
-        Meeting::Static(_) => {
+    let (shared, store) = match rendezvous {
+        Rendezvous::Static(_) => {
             let allowed = agent.is_store_for_members.then(Allowed::default);
             let server = SharedStore::start_for(allowed.clone(), Vec::new(), StoreLimits::default());
             let server = Arc::new(server.map_err(StoreHostError::Start)?);
@@ -124,18 +130,24 @@ pub async fn meet(plan: &mut LaunchPlan, console: &Console) -> Result<Met, MeetE
                 StoreHost::shared(Some(endpoint.host.clone()), endpoint.port, Arc::clone(&server), allowed);
             (Some(server), store)
         }
-        Meeting::Loopback | Meeting::C10d(_) | Meeting::Master(_) => (None, own_store(agent, endpoint)?),
+        Rendezvous::Loopback | Rendezvous::C10d(_) | Rendezvous::Master(_) => {
+            (None, own_store(agent, endpoint)?)
+        }
     };
     let config = config_of(master, &agent.terms, (!is_one_node).then_some(console));
     let embedded = embedded::start(place.listeners, shared, config)?;
-    Ok(Met { master: at, store, embedded: Some(embedded), writes: None })
+    Ok(RendezvousSetup { master: at, store, embedded: Some(embedded), writes: None })
 }
 
 /// A job of this node alone, with the master in this process.
-async fn alone(agent: &AgentConfig, local_addr: Option<&str>, master: &MasterPlan) -> Result<Met, MeetError> {
+async fn set_up_single_node(
+    agent: &AgentConfig,
+    local_addr: Option<&str>,
+    master: &MasterPlan,
+) -> Result<RendezvousSetup, RendezvousError> {
     LoopbackDown::check("the job master of its run").map_err(BindError::from)?;
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(MeetError::Loopback)?;
-    let port = listener.local_addr().map_err(MeetError::Loopback)?.port();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(RendezvousError::Loopback)?;
+    let port = listener.local_addr().map_err(RendezvousError::Loopback)?.port();
     check_taint_report(master)?;
     let config = config_of(master, &agent.terms, None);
     let master_writes = master.taints.file.is_some();
@@ -153,7 +165,7 @@ async fn alone(agent: &AgentConfig, local_addr: Option<&str>, master: &MasterPla
     };
     let store = store(agent, Some(master_addr), reach)?;
     let master = MasterAt { host: Ipv4Addr::LOCALHOST.to_string(), port, trust: master.trust.clone() };
-    Ok(Met { master, store, embedded: None, writes: master_writes.then_some(served) })
+    Ok(RendezvousSetup { master, store, embedded: None, writes: master_writes.then_some(served) })
 }
 
 /// A store of this node's own, whose address the master fills in.
@@ -181,7 +193,7 @@ fn store(
     }
 }
 
-fn check_taint_report(master: &MasterPlan) -> Result<(), MeetError> {
+fn check_taint_report(master: &MasterPlan) -> Result<(), RendezvousError> {
     Ok(master.taints.file.as_deref().map_or(Ok(()), master::check_taint_report)?)
 }
 
@@ -198,7 +210,7 @@ fn config_of(master: &MasterPlan, terms: &Terms, console: Option<&Console>) -> M
         log: Arc::new(move |line| match (&console, line) {
             // This node prints it too when it is one of those that wait.
             (Some(_), LogLine::Pending(_)) => {}
-            (Some(console), line) => console.say(format!("dlrover-run: master: {line}")),
+            (Some(console), line) => console.print(format!("dlrover-run: master: {line}")),
             // One node knows all of it already.
             (None, line) => tracing::debug!(%line, "the job master's log"),
         }),

@@ -10,7 +10,7 @@ use super::{
 use crate::moment::Moment;
 
 /// The random stream.
-const FATE: u64 = 3;
+const BEHAVIOR: u64 = 3;
 
 /// The time until a pair is connected.
 const GETTING_READY: Duration = Duration::from_millis(50);
@@ -31,7 +31,7 @@ const REPORT_GRACE: Duration = Duration::from_millis(20);
 
 /// A future event of the simulation; in the order of nodes at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Cue {
+pub(super) enum ScheduledEvent {
     /// The test of a node in this round ends, unless it was cut short before.
     Ends { node: u32, round: u32 },
     /// It was cut short.
@@ -40,37 +40,37 @@ pub(super) enum Cue {
     Lost { node: u32 },
 }
 
-/// The course of a test for its members.
+/// How a test goes for its members.
 #[derive(Debug, Clone)]
-enum Course {
-    Works { comm: Duration },
-    Errs { reason: String },
+enum TestBehavior {
+    Passes { comm: Duration },
+    Fails { reason: String },
     Hangs,
 }
 
 /// The state of one node in this round.
 #[derive(Debug, Clone)]
-struct Part {
+struct RunningTest {
     round: u32,
     since: Moment,
-    course: Course,
+    behavior: TestBehavior,
     compute: Vec<ComputeTime>,
     has_ended: bool,
 }
 
 /// The nodes of a simulated cluster.
 #[derive(Debug)]
-pub(super) struct Faults<'a> {
+pub(super) struct SimulatedNodes<'a> {
     cluster: &'a Cluster,
     rng: Rng,
-    parts: Vec<Option<Part>>,
+    tests: Vec<Option<RunningTest>>,
     groups: Vec<Group>,
 }
 
-impl<'a> Faults<'a> {
+impl<'a> SimulatedNodes<'a> {
     pub(super) fn new(cluster: &'a Cluster) -> Self {
-        let parts = vec![None; cluster.nodes as usize];
-        Self { cluster, rng: Rng::new(cluster.seed, FATE), parts, groups: Vec::new() }
+        let tests = vec![None; cluster.nodes as usize];
+        Self { cluster, rng: Rng::new(cluster.seed, BEHAVIOR), tests, groups: Vec::new() }
     }
 
     fn noisy(&mut self, seconds: f64) -> Duration {
@@ -127,9 +127,9 @@ impl<'a> Faults<'a> {
     }
 
     /// Events that do not depend on the check.
-    pub(super) fn first_cues(&self) -> Vec<(Moment, Cue)> {
+    pub(super) fn first_events(&self) -> Vec<(Moment, ScheduledEvent)> {
         let lost = self.cluster.lost.iter().filter(|node| !self.cluster.local_fault.contains(node));
-        lost.map(|node| (Moment::START + LOSS_NOTICED, Cue::Lost { node: *node })).collect()
+        lost.map(|node| (Moment::START + LOSS_NOTICED, ScheduledEvent::Lost { node: *node })).collect()
     }
 
     /// A round begins.
@@ -139,39 +139,40 @@ impl<'a> Faults<'a> {
         round: u32,
         groups: &[Group],
         again: &[(u32, u32)],
-    ) -> Vec<(Moment, Cue)> {
+    ) -> Vec<(Moment, ScheduledEvent)> {
         groups.clone_into(&mut self.groups);
         let again: BTreeMap<u32, u32> = again.iter().copied().collect();
-        let mut cues = Vec::with_capacity(self.parts.len());
+        let mut events = Vec::with_capacity(self.tests.len());
         for group in groups.iter().filter(|group| group.members.len() > 1) {
-            let course = self.course(round, &group.members);
-            let after = match &course {
-                Course::Works { comm } => Some(GETTING_READY.saturating_add(*comm)),
-                Course::Errs { .. } => Some(ERROR_AFTER),
-                Course::Hangs => None,
+            let behavior = self.behavior(round, &group.members);
+            let after = match &behavior {
+                TestBehavior::Passes { comm } => Some(GETTING_READY.saturating_add(*comm)),
+                TestBehavior::Fails { .. } => Some(ERROR_AFTER),
+                TestBehavior::Hangs => None,
             };
             for node in &group.members {
                 let compute =
                     (0..again.get(node).copied().unwrap_or(0)).map(|_| self.compute(*node)).collect();
-                let part = Part { round, since: now, course: course.clone(), compute, has_ended: false };
-                if let Some(slot) = self.parts.get_mut(*node as usize) {
-                    *slot = Some(part);
+                let test =
+                    RunningTest { round, since: now, behavior: behavior.clone(), compute, has_ended: false };
+                if let Some(slot) = self.tests.get_mut(*node as usize) {
+                    *slot = Some(test);
                 }
                 if let Some(after) = after
                     && !self.cluster.lost.contains(node)
                 {
-                    cues.push((now + after, Cue::Ends { node: *node, round }));
+                    events.push((now + after, ScheduledEvent::Ends { node: *node, round }));
                 }
             }
         }
-        cues
+        events
     }
 
-    /// The course of a test of these.
-    fn course(&mut self, round: u32, members: &[u32]) -> Course {
+    /// How a test of these goes.
+    fn behavior(&mut self, round: u32, members: &[u32]) -> TestBehavior {
         let cluster = self.cluster;
         if members.iter().any(|node| cluster.lost.contains(node)) {
-            return Course::Hangs;
+            return TestBehavior::Hangs;
         }
         let is_broken = |node: &u32| {
             cluster.faulty.contains(node) || cluster.dies.get(node).is_some_and(|last| round > *last)
@@ -195,55 +196,55 @@ impl<'a> Faults<'a> {
         }
         if fails {
             return match self.rng.share() < HANGS {
-                true => Course::Hangs,
-                false => {
-                    Course::Errs { reason: format!("connection reset after {} s", ERROR_AFTER.as_secs_f64()) }
-                }
+                true => TestBehavior::Hangs,
+                false => TestBehavior::Fails {
+                    reason: format!("connection reset after {} s", ERROR_AFTER.as_secs_f64()),
+                },
             };
         }
-        Course::Works { comm: self.noisy(COMM * slowest) }
+        TestBehavior::Passes { comm: self.noisy(COMM * slowest) }
     }
 
     /// The tests of these are cut short.
-    pub(super) fn on_cancel(&mut self, now: Moment, nodes: &[u32]) -> Vec<(Moment, Cue)> {
+    pub(super) fn on_cancel(&mut self, now: Moment, nodes: &[u32]) -> Vec<(Moment, ScheduledEvent)> {
         let open = nodes.iter().filter_map(|node| {
-            let part = self.parts.get(*node as usize)?.as_ref().filter(|part| !part.has_ended)?;
+            let test = self.tests.get(*node as usize)?.as_ref().filter(|test| !test.has_ended)?;
             (!self.cluster.lost.contains(node))
-                .then_some((now + REPORT_GRACE, Cue::Cut { node: *node, round: part.round }))
+                .then_some((now + REPORT_GRACE, ScheduledEvent::Cut { node: *node, round: test.round }))
         });
         open.collect()
     }
 
     /// The event for the check.
-    pub(super) fn play(&mut self, now: Moment, cue: Cue) -> Option<Event> {
-        let (node, round, is_cut) = match cue {
-            Cue::Lost { node } => {
+    pub(super) fn deliver(&mut self, now: Moment, event: ScheduledEvent) -> Option<Event> {
+        let (node, round, is_cut) = match event {
+            ScheduledEvent::Lost { node } => {
                 return Some(Event::NodeLost {
                     node,
                     reason: "it was silent for 2 s".to_owned(),
                     is_announced: false,
                 });
             }
-            Cue::Ends { node, round } => (node, round, false),
-            Cue::Cut { node, round } => (node, round, true),
+            ScheduledEvent::Ends { node, round } => (node, round, false),
+            ScheduledEvent::Cut { node, round } => (node, round, true),
         };
-        let part = self.parts.get_mut(node as usize)?.as_mut();
-        let part = part.filter(|part| part.round == round && !part.has_ended)?;
-        part.has_ended = true;
-        let elapsed = now - (part.since + GETTING_READY);
-        let probed = match &part.course {
-            Course::Works { comm } if is_cut && elapsed < *comm => {
+        let test = self.tests.get_mut(node as usize)?.as_mut();
+        let test = test.filter(|test| test.round == round && !test.has_ended)?;
+        test.has_ended = true;
+        let elapsed = now - (test.since + GETTING_READY);
+        let probed = match &test.behavior {
+            TestBehavior::Passes { comm } if is_cut && elapsed < *comm => {
                 let idle = Duration::ZERO;
                 Probed::Unfinished { bytes: share_of(BYTES, elapsed, *comm), total: BYTES, elapsed, idle }
             }
-            Course::Works { comm } => {
+            TestBehavior::Passes { comm } => {
                 let bytes_per_second = share_of(BYTES, Duration::from_secs(1), *comm);
                 Probed::Passed { comm: *comm, latency: Duration::from_micros(50), bytes_per_second }
             }
-            Course::Errs { reason } => Probed::Failed { reason: reason.clone() },
-            Course::Hangs => Probed::Unfinished { bytes: 0, total: BYTES, elapsed, idle: elapsed },
+            TestBehavior::Fails { reason } => Probed::Failed { reason: reason.clone() },
+            TestBehavior::Hangs => Probed::Unfinished { bytes: 0, total: BYTES, elapsed, idle: elapsed },
         };
-        let compute = Some(std::mem::take(&mut part.compute));
+        let compute = Some(std::mem::take(&mut test.compute));
         let probed = if self.cluster.liars.contains(&node) { self.lie() } else { probed };
         Some(Event::Reported { node, round, probed, compute })
     }

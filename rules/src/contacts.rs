@@ -1,4 +1,4 @@
-//! When nodes were heard, and since when their streams are open: what the master knows of lost nodes whose workers
+//! When nodes last sent a message, and since when their streams are open: what the master knows of lost nodes whose workers
 //! may still run. Not journalled; after a restart of the master it is collected anew.
 //!
 //! A node that sends a heartbeat has had the answer to the one before, on the same stream. So from its point of view
@@ -19,17 +19,17 @@ const GUARD: Duration = Duration::from_millis(500);
 /// The drift between two clocks: one part in fifty.
 const DRIFT: u32 = 50;
 
-/// The contacts of one node.
+/// The last contact with one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Seen {
-    heard: Moment,
+struct Contact {
+    last_message: Moment,
     /// The first heartbeat on the open stream.
-    since: Option<Moment>,
+    first_beat: Option<Moment>,
     /// The last one, and the one before.
-    beat: Option<Moment>,
-    proven: Option<Moment>,
+    last_beat: Option<Moment>,
+    previous_beat: Option<Moment>,
     /// Its kernel has closed the stream: the launcher is gone.
-    off: Option<Moment>,
+    closed_at: Option<Moment>,
     /// It has announced its end.
     is_leaving: bool,
 }
@@ -47,54 +47,61 @@ pub enum MayRun {
 
 /// The contacts of all nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Presence {
-    nodes: BTreeMap<NodeId, Seen>,
+pub struct Contacts {
+    nodes: BTreeMap<NodeId, Contact>,
 }
 
-impl Presence {
+impl Contacts {
     /// The node opened a stream.
     pub fn subscribed(&mut self, now: Moment, node: &NodeId) {
-        let seen = Seen { heard: now, since: None, beat: None, proven: None, off: None, is_leaving: false };
-        self.nodes.insert(node.clone(), seen);
+        let contact = Contact {
+            last_message: now,
+            first_beat: None,
+            last_beat: None,
+            previous_beat: None,
+            closed_at: None,
+            is_leaving: false,
+        };
+        self.nodes.insert(node.clone(), contact);
     }
 
     /// The node sent a message.
-    pub fn heard(&mut self, now: Moment, node: &NodeId) {
-        if let Some(seen) = self.nodes.get_mut(node) {
-            seen.heard = now;
+    pub fn message_received(&mut self, now: Moment, node: &NodeId) {
+        if let Some(contact) = self.nodes.get_mut(node) {
+            contact.last_message = now;
         }
     }
 
     /// The node sent a heartbeat on the open stream.
-    pub fn beat(&mut self, now: Moment, node: &NodeId) {
-        if let Some(seen) = self.nodes.get_mut(node) {
-            seen.heard = now;
-            seen.since.get_or_insert(now);
-            seen.proven = seen.beat.replace(now);
+    pub fn heartbeat_received(&mut self, now: Moment, node: &NodeId) {
+        if let Some(contact) = self.nodes.get_mut(node) {
+            contact.last_message = now;
+            contact.first_beat.get_or_insert(now);
+            contact.previous_beat = contact.last_beat.replace(now);
         }
     }
 
     /// The node announced its end, with its workers.
-    pub fn leaves(&mut self, node: &NodeId) {
-        if let Some(seen) = self.nodes.get_mut(node) {
-            seen.is_leaving = true;
+    pub fn leave_announced(&mut self, node: &NodeId) {
+        if let Some(contact) = self.nodes.get_mut(node) {
+            contact.is_leaving = true;
         }
     }
 
     /// Its stream was reset, after it was reported as broken. Of most nodes that means nothing: firewalls do it too,
     /// and kernels that have given up a connection. Of a node that was about to end it means that it has: a kernel
     /// resets what a process leaves unread.
-    pub fn reset(&mut self, now: Moment, node: &NodeId) {
-        if self.nodes.get(node).is_some_and(|seen| seen.is_leaving) {
-            self.broken(now, node, true);
+    pub fn stream_reset(&mut self, now: Moment, node: &NodeId) {
+        if self.nodes.get(node).is_some_and(|contact| contact.is_leaving) {
+            self.disconnected(now, node, true);
         }
     }
 
-    /// Its stream is gone; `is_off`: because its kernel closed it.
-    pub fn broken(&mut self, now: Moment, node: &NodeId, is_off: bool) {
-        if let Some(seen) = self.nodes.get_mut(node) {
-            (seen.since, seen.beat, seen.proven) = (None, None, None);
-            seen.off = is_off.then_some(now);
+    /// Its stream is gone; `is_closed`: because its kernel closed it.
+    pub fn disconnected(&mut self, now: Moment, node: &NodeId, is_closed: bool) {
+        if let Some(contact) = self.nodes.get_mut(node) {
+            (contact.first_beat, contact.last_beat, contact.previous_beat) = (None, None, None);
+            contact.closed_at = is_closed.then_some(now);
         }
     }
 
@@ -112,22 +119,25 @@ impl Presence {
     /// is known to have had the master until then.
     #[must_use]
     pub fn may_run(&self, now: Moment, node: &NodeId, away: Moment, terms: &FenceTerms) -> MayRun {
-        let seen = self.nodes.get(node);
-        if let Some(off) = seen.and_then(|seen| seen.off) {
-            let gone = off + GUARD;
+        let contact = self.nodes.get(node);
+        if let Some(closed_at) = contact.and_then(|contact| contact.closed_at) {
+            let gone = closed_at + GUARD;
             return if gone <= now { MayRun::No } else { MayRun::Until(gone) };
         }
-        let heard = seen.map_or(away, |seen| seen.heard);
+        let last_message = contact.map_or(away, |contact| contact.last_message);
         let jurors = || terms.jury.iter().filter_map(|juror| self.nodes.get(&juror.node));
         let half = terms.jury.len().div_ceil(2);
-        let mut opened: Vec<Moment> = jurors().filter_map(|seen| seen.off.or(seen.since)).collect();
+        let mut opened: Vec<Moment> =
+            jurors().filter_map(|contact| contact.closed_at.or(contact.first_beat)).collect();
         opened.sort_unstable();
         if opened.len() < half {
             return MayRun::AsLongAsOthersAreAway;
         }
         let mut next = None;
-        for opened in opened.into_iter().skip(half.saturating_sub(1)).chain((half == 0).then_some(heard)) {
-            let from = heard.max(opened);
+        for opened in
+            opened.into_iter().skip(half.saturating_sub(1)).chain((half == 0).then_some(last_message))
+        {
+            let from = last_message.max(opened);
             let slack = terms.lease / DRIFT;
             let over = from + terms.lease + slack;
             let killed = from + (terms.lease - kill_before(terms.lease)) + slack;
@@ -135,14 +145,14 @@ impl Presence {
                 next = Some(next.map_or(over, |next: Moment| next.min(over)));
                 continue;
             }
-            let proven = jurors().filter(|seen| match seen.off {
-                Some(off) => off <= from,
+            let previous_beat = jurors().filter(|contact| match contact.closed_at {
+                Some(closed_at) => closed_at <= from,
                 None => {
-                    seen.since.is_some_and(|since| since <= from)
-                        && seen.proven.is_some_and(|proven| killed <= proven)
+                    contact.first_beat.is_some_and(|first_beat| first_beat <= from)
+                        && contact.previous_beat.is_some_and(|previous_beat| killed <= previous_beat)
                 }
             });
-            if proven.count() >= half {
+            if previous_beat.count() >= half {
                 return MayRun::No;
             }
         }
@@ -172,98 +182,98 @@ mod tests {
     }
 
     /// Streams of these, on which each sends a heartbeat a second, from a second to another.
-    fn beating(presence: &mut Presence, names: &[&str], seconds: std::ops::Range<u64>) {
+    fn beating(contacts: &mut Contacts, names: &[&str], seconds: std::ops::Range<u64>) {
         for second in seconds.clone() {
             for name in names {
                 if second == seconds.start {
-                    presence.subscribed(Moment::at_secs(second), &id(name));
+                    contacts.subscribed(Moment::at_secs(second), &id(name));
                 }
-                presence.beat(Moment::at_secs(second), &id(name));
+                contacts.heartbeat_received(Moment::at_secs(second), &id(name));
             }
         }
     }
 
     #[test]
     fn one_silent_node_costs_its_lease_and_no_more() {
-        let mut presence = Presence::default();
-        beating(&mut presence, &["a", "b", "c"], 0..11);
-        presence.broken(Moment::at_secs(10), &id("c"), false);
+        let mut contacts = Contacts::default();
+        beating(&mut contacts, &["a", "b", "c"], 0..11);
+        contacts.disconnected(Moment::at_secs(10), &id("c"), false);
         for name in ["a", "b"] {
             for second in 11..23 {
-                presence.beat(Moment::at_secs(second), &id(name));
+                contacts.heartbeat_received(Moment::at_secs(second), &id(name));
             }
         }
-        let may = |now| presence.may_run(now, &id("c"), Moment::START, &terms(&["a", "b", "c"]));
+        let may = |now| contacts.may_run(now, &id("c"), Moment::START, &terms(&["a", "b", "c"]));
         assert_eq!(may(Moment::at_secs(22)), MayRun::Until(millis(22_240)));
         assert_eq!(may(millis(22_240)), MayRun::No);
     }
 
     #[test]
     fn a_launcher_that_is_gone_takes_its_workers_along() {
-        let mut presence = Presence::default();
-        beating(&mut presence, &["a", "b"], 0..2);
-        presence.broken(Moment::at_secs(2), &id("b"), true);
-        let may = |now| presence.may_run(now, &id("b"), Moment::START, &terms(&["a", "b"]));
+        let mut contacts = Contacts::default();
+        beating(&mut contacts, &["a", "b"], 0..2);
+        contacts.disconnected(Moment::at_secs(2), &id("b"), true);
+        let may = |now| contacts.may_run(now, &id("b"), Moment::START, &terms(&["a", "b"]));
         assert_eq!(may(Moment::at_secs(2)), MayRun::Until(millis(2500)));
         assert_eq!(may(millis(2500)), MayRun::No);
     }
 
     #[test]
     fn a_reset_is_the_end_of_a_launcher_that_was_about_to_end_and_of_no_other() {
-        let mut presence = Presence::default();
-        beating(&mut presence, &["a", "b", "c"], 0..2);
-        presence.leaves(&id("b"));
+        let mut contacts = Contacts::default();
+        beating(&mut contacts, &["a", "b", "c"], 0..2);
+        contacts.leave_announced(&id("b"));
         for name in ["b", "c"] {
-            presence.broken(Moment::at_secs(2), &id(name), false);
-            presence.reset(Moment::at_secs(2), &id(name));
+            contacts.disconnected(Moment::at_secs(2), &id(name), false);
+            contacts.stream_reset(Moment::at_secs(2), &id(name));
         }
         let of_three = terms(&["a", "b", "c"]);
-        let may = |name: &str| presence.may_run(millis(2500), &id(name), Moment::START, &of_three);
+        let may = |name: &str| contacts.may_run(millis(2500), &id(name), Moment::START, &of_three);
         assert_eq!((may("b"), may("c")), (MayRun::No, MayRun::Until(millis(14_240))));
     }
 
     #[test]
     fn while_less_than_half_are_present_the_others_may_keep_running() {
-        let mut presence = Presence::default();
-        beating(&mut presence, &["a"], 0..100);
+        let mut contacts = Contacts::default();
+        beating(&mut contacts, &["a"], 0..100);
         let of_three = terms(&["a", "b", "c"]);
-        let may = |presence: &Presence, now| {
-            presence.may_run(Moment::at_secs(now), &id("b"), Moment::START, &of_three)
+        let may = |contacts: &Contacts, now| {
+            contacts.may_run(Moment::at_secs(now), &id("b"), Moment::START, &of_three)
         };
-        assert_eq!(may(&presence, 99), MayRun::AsLongAsOthersAreAway);
+        assert_eq!(may(&contacts, 99), MayRun::AsLongAsOthersAreAway);
         // With another one, from its first beat on.
-        beating(&mut presence, &["c"], 100..113);
-        assert_eq!(may(&presence, 112), MayRun::Until(millis(112_240)));
-        beating(&mut presence, &["a"], 0..113);
-        assert_eq!(presence.may_run(millis(112_240), &id("b"), Moment::START, &of_three), MayRun::No);
+        beating(&mut contacts, &["c"], 100..113);
+        assert_eq!(may(&contacts, 112), MayRun::Until(millis(112_240)));
+        beating(&mut contacts, &["a"], 0..113);
+        assert_eq!(contacts.may_run(millis(112_240), &id("b"), Moment::START, &of_three), MayRun::No);
         // Or when its launcher is known to be gone.
-        presence.broken(Moment::at_secs(120), &id("c"), true);
+        contacts.disconnected(Moment::at_secs(120), &id("c"), true);
         let _more: Vec<()> =
-            (113..140).map(|second| presence.beat(Moment::at_secs(second), &id("a"))).collect();
-        assert_eq!(may(&presence, 125), MayRun::Until(millis(132_240)));
-        assert_eq!(may(&presence, 133), MayRun::No);
+            (113..140).map(|second| contacts.heartbeat_received(Moment::at_secs(second), &id("a"))).collect();
+        assert_eq!(may(&contacts, 125), MayRun::Until(millis(132_240)));
+        assert_eq!(may(&contacts, 133), MayRun::No);
     }
 
     #[test]
     fn a_stream_that_may_have_broken_since_proves_nothing() {
-        let mut presence = Presence::default();
-        beating(&mut presence, &["a", "b"], 0..10);
+        let mut contacts = Contacts::default();
+        beating(&mut contacts, &["a", "b"], 0..10);
         // `a` sent nothing for as long; whether it was answered since is unknown.
-        let may = |presence: &Presence, now| {
-            presence.may_run(Moment::at_secs(now), &id("b"), Moment::START, &terms(&["a", "b"]))
+        let may = |contacts: &Contacts, now| {
+            contacts.may_run(Moment::at_secs(now), &id("b"), Moment::START, &terms(&["a", "b"]))
         };
-        assert_eq!(may(&presence, 30), MayRun::AsLongAsOthersAreAway);
-        presence.beat(Moment::at_secs(30), &id("a"));
-        assert_eq!(may(&presence, 30), MayRun::AsLongAsOthersAreAway, "it was open at 9 s");
-        presence.beat(Moment::at_secs(31), &id("a"));
-        assert_eq!(may(&presence, 31), MayRun::No, "it was at 30 s");
+        assert_eq!(may(&contacts, 30), MayRun::AsLongAsOthersAreAway);
+        contacts.heartbeat_received(Moment::at_secs(30), &id("a"));
+        assert_eq!(may(&contacts, 30), MayRun::AsLongAsOthersAreAway, "it was open at 9 s");
+        contacts.heartbeat_received(Moment::at_secs(31), &id("a"));
+        assert_eq!(may(&contacts, 31), MayRun::No, "it was at 30 s");
     }
 
     #[test]
     fn a_node_never_heard_counts_from_the_start_of_the_master() {
-        let mut presence = Presence::default();
-        beating(&mut presence, &["a"], 100..130);
-        let may = |now| presence.may_run(now, &id("b"), Moment::at_secs(105), &terms(&["a", "b"]));
+        let mut contacts = Contacts::default();
+        beating(&mut contacts, &["a"], 100..130);
+        let may = |now| contacts.may_run(now, &id("b"), Moment::at_secs(105), &terms(&["a", "b"]));
         assert_eq!(may(Moment::at_secs(117)), MayRun::Until(millis(117_240)));
         assert_eq!(may(millis(117_240)), MayRun::No);
     }

@@ -3,19 +3,19 @@
 use crate::rng::{Rng, mix};
 
 /// The random stream.
-const IMAGINED: u64 = 4;
+const CLUSTER: u64 = 4;
 /// The step of splitmix64.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Numbers that a seed fixes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Chance(Rng);
+pub struct ClusterRng(Rng);
 
-impl Chance {
+impl ClusterRng {
     /// The numbers of this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self(Rng::new(seed, IMAGINED))
+        Self(Rng::new(seed, CLUSTER))
     }
 
     /// Below `end`; 0 for an `end` of 0.

@@ -7,7 +7,7 @@ use super::*;
 #[test]
 fn a_line_that_says_nothing_is_one_worker_on_the_loopback_with_a_fresh_id() {
     let plan = plan("--rdzv-id=mine x.py");
-    assert_eq!(plan.meeting, Meeting::Loopback);
+    assert_eq!(plan.rendezvous, Rendezvous::Loopback);
     assert_eq!(plan.agent.run_id.0, "fresh-id");
     assert_eq!(
         (plan.agent.terms.min_nodes, plan.agent.terms.max_nodes, plan.agent.local_world_size),
@@ -25,17 +25,17 @@ fn a_line_that_says_nothing_is_one_worker_on_the_loopback_with_a_fresh_id() {
 #[test]
 fn a_port_makes_it_a_static_meeting_at_exactly_that_port() {
     let plan = plan("--master-port=1234 --rdzv-id=j1 x.py");
-    assert_eq!(plan.meeting, Meeting::Static(at("127.0.0.1", 1234)));
+    assert_eq!(plan.rendezvous, Rendezvous::Static(at("127.0.0.1", 1234)));
     assert_eq!((plan.agent.run_id.0.as_str(), plan.agent.node_rank), ("j1", None));
     let plan = plan_in(&[("PET_MASTER_PORT", "77"), ("PET_MASTER_ADDR", "[::1]")], "x.py");
-    assert_eq!(plan.meeting, Meeting::Static(at("::1", 77)));
+    assert_eq!(plan.rendezvous, Rendezvous::Static(at("::1", 77)));
     assert_eq!(plan.agent.run_id.0, "none");
 }
 
 #[test]
 fn an_endpoint_makes_it_a_static_meeting_there() {
     let plan = plan("--rdzv-endpoint=node-0:99 x.py");
-    assert_eq!(plan.meeting, Meeting::Static(at("node-0", 99)));
+    assert_eq!(plan.rendezvous, Rendezvous::Static(at("node-0", 99)));
 }
 
 #[test]
@@ -49,7 +49,11 @@ fn c10d_on_this_node_alone_is_a_loopback_that_keeps_its_id() {
         "--rdzv-endpoint=node-7:29500",
     ] {
         let plan = plan(&format!("--nnodes=1 --rdzv-backend=c10d --rdzv-id=j1 {endpoint} x.py"));
-        assert_eq!((plan.meeting, plan.agent.run_id.0.as_str()), (Meeting::Loopback, "j1"), "{endpoint}");
+        assert_eq!(
+            (plan.rendezvous, plan.agent.run_id.0.as_str()),
+            (Rendezvous::Loopback, "j1"),
+            "{endpoint}"
+        );
     }
 }
 
@@ -57,7 +61,7 @@ fn c10d_on_this_node_alone_is_a_loopback_that_keeps_its_id() {
 fn port_zero_is_any_free_port_of_one_node() {
     for line in ["--master-port=0 --rdzv-id=j1 x.py", "--rdzv-endpoint=localhost:0 --rdzv-id=j1 x.py"] {
         let plan = plan(line);
-        assert_eq!((plan.meeting, plan.agent.run_id.0.as_str()), (Meeting::Loopback, "j1"), "{line}");
+        assert_eq!((plan.rendezvous, plan.agent.run_id.0.as_str()), (Rendezvous::Loopback, "j1"), "{line}");
     }
     let elsewhere = plan_on(&FakeHost::new(), "--master-addr=10.0.0.1 --master-port=0 x.py", &[PATH]);
     assert!(elsewhere.is_err_and(|error| error.contains("--master-port=0")));
@@ -67,7 +71,7 @@ fn port_zero_is_any_free_port_of_one_node() {
 fn standalone_ignores_every_other_word_about_the_rendezvous() {
     let plan =
         plan("--standalone --rdzv-backend=bogus --rdzv-endpoint=: --rdzv-id=j1 --master-port=99999 x.py");
-    assert_eq!((plan.meeting, plan.agent.run_id.0.as_str()), (Meeting::Loopback, "fresh-id"));
+    assert_eq!((plan.rendezvous, plan.agent.run_id.0.as_str()), (Rendezvous::Loopback, "fresh-id"));
 }
 
 #[test]
@@ -112,7 +116,7 @@ fn host_ports_are_ports_and_ranges() {
 #[test]
 fn a_rendezvous_setting_is_held_to_what_it_means() {
     let fine = "--rdzv-conf=join_timeout=5,is_host=True,store_type=FILE,cas_backoff_max_seconds=0.5,mine=x x";
-    assert_eq!(plan(fine).meeting, Meeting::Loopback);
+    assert_eq!(plan(fine).rendezvous, Rendezvous::Loopback);
     for bad in
         ["join_timeout=0", "read_timeout=a", "is_host=maybe", "store_type=disk", "cas_backoff_max_seconds=-1"]
     {

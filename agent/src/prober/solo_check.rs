@@ -12,12 +12,12 @@ use tokio::{
 use probes::{CommandPlan, start_command};
 
 /// What to run, and the time limit.
-pub(super) struct Alone {
+pub(super) struct SoloCheck {
     pub(super) plan: CommandPlan,
     pub(super) limit: Duration,
 }
 
-impl Alone {
+impl SoloCheck {
     /// Ends a self-test that has found no fault so far.
     pub(super) async fn run<E: From<Event>>(
         self,

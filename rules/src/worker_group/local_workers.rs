@@ -15,7 +15,7 @@ const SIGKILL: i32 = 9;
 
 /// The workers of one round on this node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Generation {
+pub(super) struct LocalWorkers {
     pub(super) assignment: Assignment,
     /// Workers that have not ended yet.
     pub(super) alive: BTreeSet<LocalRank>,
@@ -27,7 +27,7 @@ pub(super) struct Generation {
     pub(super) oom_kills: Option<u64>,
 }
 
-impl Generation {
+impl LocalWorkers {
     pub(super) fn round(&self) -> Round {
         self.assignment.round
     }

@@ -1,7 +1,7 @@
 //! Where the nodes of a job meet, and which launcher serves the job master there.
 //!
 //! In this order: `--standalone`; `DLROVER_MASTER_ADDR`; torchrun's options. Of those, a line without an address (the
-//! static backend without an endpoint and without a port, on one node) is a meeting of this node alone, and so is
+//! static backend without an endpoint and without a port, on one node) is a rendezvous of this node alone, and so is
 //! c10d on one node that names itself.
 
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::{
 
 /// Where the job's master is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Meeting {
+pub enum Rendezvous {
     /// In this process, on `127.0.0.1` and a free port: no other node takes part.
     Loopback,
     /// A static line: store and master share this port, and workers get both as MASTER_ADDR and MASTER_PORT.
@@ -31,7 +31,7 @@ pub enum Meeting {
     Master(Endpoint),
 }
 
-impl Meeting {
+impl Rendezvous {
     /// Where, when others take part.
     #[must_use]
     pub fn endpoint(&self) -> Option<&Endpoint> {
@@ -52,24 +52,24 @@ impl Meeting {
     }
 }
 
-/// Whether this launcher serves the master of a meeting with others.
+/// Whether this launcher serves the job master of a rendezvous with others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Serves {
+pub enum ServeMaster {
     /// It does; on any address when the name is none of its own (a service in front of it).
-    Must,
+    Always,
     /// The same, unless another launcher of this host already does.
-    Unless,
+    UnlessServed,
     /// When the endpoint is an address of this host and the port is free.
-    IfOwn,
+    IfLocal,
     /// Another process does.
     Never,
 }
 
 /// A rendezvous as requested.
 #[derive(Debug, Clone)]
-pub(super) struct Rendezvous {
-    pub(super) meeting: Meeting,
-    pub(super) serves: Serves,
+pub(super) struct ResolvedRendezvous {
+    pub(super) rendezvous: Rendezvous,
+    pub(super) serve_master: ServeMaster,
     /// What every node must agree on.
     pub(super) terms: Terms,
 }
@@ -95,10 +95,10 @@ pub(super) fn resolve(
     env: Environment<'_>,
     host: &dyn Host,
     notices: &mut Vec<String>,
-) -> Result<Rendezvous, Invalid> {
+) -> Result<ResolvedRendezvous, Invalid> {
     let conf = Conf::parse(cli)?;
-    let (meeting, serves, run_id) = meeting(cli, &conf, nodes, env, host, notices)?;
-    let is_alone = meeting == Meeting::Loopback;
+    let (rendezvous, serve_master, run_id) = rendezvous(cli, &conf, nodes, env, host, notices)?;
+    let is_alone = rendezvous == Rendezvous::Loopback;
     let join_timeout = match conf.join_timeout() {
         Some(timeout) => timeout,
         None if is_alone => JOIN_TIMEOUT,
@@ -115,20 +115,20 @@ pub(super) fn resolve(
         require_uniform: cli.is_on(Flag::RequireUniform),
         check: None,
     };
-    Ok(Rendezvous { meeting, serves, terms })
+    Ok(ResolvedRendezvous { rendezvous, serve_master, terms })
 }
 
-type Met = (Meeting, Serves, String);
+type Resolved = (Rendezvous, ServeMaster, String);
 
-fn meeting(
+fn rendezvous(
     cli: &Cli,
     conf: &Conf<'_>,
     nodes: &Nodes,
     env: Environment<'_>,
     host: &dyn Host,
     notices: &mut Vec<String>,
-) -> Result<Met, Invalid> {
-    let alone = |run_id: String| (Meeting::Loopback, Serves::Must, run_id);
+) -> Result<Resolved, Invalid> {
+    let alone = |run_id: String| (Rendezvous::Loopback, ServeMaster::Always, run_id);
     if cli.is_on(Flag::Standalone) {
         for name in ["DLROVER_MASTER_ADDR", "NODE_RANK"] {
             if let Some(value) = env.get_filled(name) {
@@ -150,7 +150,7 @@ fn meeting(
             Some(name) => name.to_string_lossy().into_owned(),
             None => named(cli.text(Flag::RdzvId)?),
         };
-        return Ok((Meeting::Master(endpoint), Serves::IfOwn, run_id));
+        return Ok((Rendezvous::Master(endpoint), ServeMaster::IfLocal, run_id));
     }
     let rdzv_endpoint = cli.text(Flag::RdzvEndpoint)?.trim();
     let id = cli.text(Flag::RdzvId)?;
@@ -181,13 +181,13 @@ fn meeting(
                     nodes: nodes.max,
                 });
             }
-            let (serves, run_id) = match rank {
-                _ if is_one_node => (Serves::Must, own_id()),
-                Some(0) => (Serves::Unless, named(id)),
-                Some(_) => (Serves::Never, named(id)),
-                None => (Serves::IfOwn, named(id)),
+            let (serve_master, run_id) = match rank {
+                _ if is_one_node => (ServeMaster::Always, own_id()),
+                Some(0) => (ServeMaster::UnlessServed, named(id)),
+                Some(_) => (ServeMaster::Never, named(id)),
+                None => (ServeMaster::IfLocal, named(id)),
             };
-            Ok((Meeting::Static(Endpoint { host: addr, port }), serves, run_id))
+            Ok((Rendezvous::Static(Endpoint { host: addr, port }), serve_master, run_id))
         }
         "c10d" => {
             conf.check_dynamic(cli)?;
@@ -214,12 +214,12 @@ fn meeting(
             if port == 0 {
                 return Err(port_zero(cli, Flag::RdzvEndpoint));
             }
-            let serves = match is_host {
-                Some(true) => Serves::Must,
-                Some(false) => Serves::Never,
-                None => Serves::IfOwn,
+            let serve_master = match is_host {
+                Some(true) => ServeMaster::Always,
+                Some(false) => ServeMaster::Never,
+                None => ServeMaster::IfLocal,
             };
-            Ok((Meeting::C10d(Endpoint { host: addr.to_owned(), port }), serves, named(id)))
+            Ok((Rendezvous::C10d(Endpoint { host: addr.to_owned(), port }), serve_master, named(id)))
         }
         "etcd" | "etcd-v2" => Err(Invalid::Etcd { given: cli.given(Flag::RdzvBackend) }),
         _ => Err(Invalid::Backend { given: cli.given(Flag::RdzvBackend) }),

@@ -15,16 +15,16 @@ pub(super) fn by_step(log: &mut CheckLog, facts: &Facts, suspects: &[u32], draft
         }
     }
     let steps = u32::try_from(log.order.len().next_power_of_two()).unwrap_or(u32::MAX);
-    while log.seed_step.saturating_add(1) < steps {
-        log.seed_step += 1;
+    while log.suspect_step.saturating_add(1) < steps {
+        log.suspect_step += 1;
         for node in suspects {
             let place = places.get(*node as usize).copied().flatten();
-            let other = place.and_then(|place| log.order.get(place ^ log.seed_step as usize)).copied();
+            let other = place.and_then(|place| log.order.get(place ^ log.suspect_step as usize)).copied();
             let Some(other) = other.filter(|other| draft.is_free(*other) && draft.is_free(*node)) else {
                 continue;
             };
             if facts.is(other, |it| it.is_suspect()) && !facts.have_met(*node, other) {
-                draft.add(Kind::Seed, &[*node, other]);
+                draft.add(Kind::Suspects, &[*node, other]);
             }
         }
         if !draft.groups.is_empty() {
@@ -42,7 +42,7 @@ pub(super) fn leftovers(facts: &Facts, suspects: &[u32], draft: &mut Draft) {
         }
         let others = left.iter().skip(at + 1);
         if let Some(b) = others.copied().find(|b| draft.is_free(*b) && !facts.have_met(*a, *b)) {
-            draft.add(Kind::Seed, &[*a, b]);
+            draft.add(Kind::Suspects, &[*a, b]);
         }
     }
 }

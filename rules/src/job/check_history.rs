@@ -10,7 +10,7 @@ use crate::{ids::NodeId, node::JoinRequest};
 use diagnosis::moment::Moment;
 
 /// The most machines that are remembered; beyond that, those seen longest ago are forgotten.
-const MOST: usize = 16_384;
+const MAX_MACHINES: usize = 16_384;
 
 /// Why the machine of a member that went away is not at fault.
 pub(super) const STARTED_AGAIN: &str = "its launcher was started again";
@@ -31,9 +31,9 @@ impl Machine {
     }
 }
 
-/// What was seen of one machine.
+/// What the checks found of one machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Sighting {
+struct MachineRecord {
     is_flaky: bool,
     /// When it went away.
     lost: Option<Moment>,
@@ -41,35 +41,35 @@ struct Sighting {
     check: u32,
 }
 
-/// What the checks so far saw of machines.
+/// What the checks so far found of machines.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(super) struct Sightings {
-    machines: BTreeMap<Machine, Sighting>,
+pub(super) struct CheckHistory {
+    machines: BTreeMap<Machine, MachineRecord>,
 }
 
-impl Sightings {
+impl CheckHistory {
     /// Whether an earlier check called it `flaky` or `lost`.
     pub(super) fn has(&self, machine: &Machine) -> bool {
         self.machines.contains_key(machine)
     }
 
-    pub(super) fn saw_flaky(&mut self, machine: &Machine, check: u32) {
-        self.seen(machine, check).is_flaky = true;
+    pub(super) fn record_flaky(&mut self, machine: &Machine, check: u32) {
+        self.entry_of(machine, check).is_flaky = true;
     }
 
-    pub(super) fn saw_lost(&mut self, machine: &Machine, check: u32, at: Moment) {
-        self.seen(machine, check).lost = Some(at);
+    pub(super) fn record_lost(&mut self, machine: &Machine, check: u32, at: Moment) {
+        self.entry_of(machine, check).lost = Some(at);
     }
 
-    fn seen(&mut self, machine: &Machine, check: u32) -> &mut Sighting {
-        let new = Sighting { is_flaky: false, lost: None, check };
-        let sighting = self.machines.entry(machine.clone()).or_insert(new);
-        sighting.check = check;
-        sighting
+    fn entry_of(&mut self, machine: &Machine, check: u32) -> &mut MachineRecord {
+        let new = MachineRecord { is_flaky: false, lost: None, check };
+        let record = self.machines.entry(machine.clone()).or_insert(new);
+        record.check = check;
+        record
     }
 
-    /// It is there again, and has passed a check: its absence was no fault of the machine. For a machine that passes
-    /// and fails by turns a pass proves nothing.
+    /// It is there again, and has passed a check: that it was away was no fault of the machine. For a machine that
+    /// passes and fails by turns a pass proves nothing.
     pub(super) fn passed(&mut self, machine: &Machine) {
         self.forget_loss(machine, |_| true);
     }
@@ -80,18 +80,20 @@ impl Sightings {
     }
 
     fn forget_loss(&mut self, machine: &Machine, is_over: impl Fn(Moment) -> bool) {
-        let Some(sighting) = self.machines.get_mut(machine) else { return };
-        sighting.lost = sighting.lost.filter(|lost| !is_over(*lost));
-        if !sighting.is_flaky && sighting.lost.is_none() {
+        let Some(record) = self.machines.get_mut(machine) else { return };
+        record.lost = record.lost.filter(|lost| !is_over(*lost));
+        if !record.is_flaky && record.lost.is_none() {
             self.machines.remove(machine);
         }
     }
 
     /// Keeps the list small.
     pub(super) fn trim(&mut self) {
-        let Some(over) = self.machines.len().checked_sub(MOST).filter(|over| *over > 0) else { return };
+        let Some(over) = self.machines.len().checked_sub(MAX_MACHINES).filter(|over| *over > 0) else {
+            return;
+        };
         let mut by_age: Vec<(u32, Machine)> =
-            self.machines.iter().map(|(machine, seen)| (seen.check, machine.clone())).collect();
+            self.machines.iter().map(|(machine, record)| (record.check, machine.clone())).collect();
         by_age.sort();
         for (_, machine) in by_age.into_iter().take(over) {
             self.machines.remove(&machine);
@@ -104,7 +106,7 @@ impl Job {
     /// running check, that launcher was restarted, and nothing is wrong with the machine.
     pub(super) fn newcomer(&mut self, now: Moment, node: &NodeId) {
         let Some(machine) = self.nodes.get(node).map(|known| Machine::of(&known.request)) else { return };
-        self.sightings.came_back(&machine, now, self.policy.reconnect_grace);
+        self.check_history.came_back(&machine, now, self.policy.reconnect_grace);
         if let Phase::Checking(checking) = &mut self.phase {
             checking.machine_is_back(machine);
         }
@@ -122,27 +124,27 @@ mod tests {
     #[test]
     fn a_loss_is_forgotten_by_a_pass_or_a_return_in_time_and_flaps_are_not() {
         let grace = Duration::from_secs(2);
-        let mut seen = Sightings::default();
+        let mut history = CheckHistory::default();
         for name in ["a", "b", "c"] {
-            seen.saw_lost(&machine(name), 0, Moment::at_secs(10));
+            history.record_lost(&machine(name), 0, Moment::at_secs(10));
         }
-        seen.saw_flaky(&machine("c"), 1);
-        seen.came_back(&machine("a"), Moment::at_secs(13), grace);
-        assert!(seen.has(&machine("a")), "too late");
-        seen.came_back(&machine("a"), Moment::at_secs(12), grace);
-        seen.passed(&machine("b"));
-        seen.passed(&machine("c"));
-        assert_eq!(["a", "b", "c"].map(|name| seen.has(&machine(name))), [false, false, true]);
+        history.record_flaky(&machine("c"), 1);
+        history.came_back(&machine("a"), Moment::at_secs(13), grace);
+        assert!(history.has(&machine("a")), "too late");
+        history.came_back(&machine("a"), Moment::at_secs(12), grace);
+        history.passed(&machine("b"));
+        history.passed(&machine("c"));
+        assert_eq!(["a", "b", "c"].map(|name| history.has(&machine(name))), [false, false, true]);
     }
 
     #[test]
     fn the_memory_is_bounded_and_the_oldest_go_first() {
-        let mut seen = Sightings::default();
-        for number in 0..MOST + 3 {
-            seen.saw_flaky(&machine(&number.to_string()), u32::from(number != 7 && number != 8));
+        let mut history = CheckHistory::default();
+        for number in 0..MAX_MACHINES + 3 {
+            history.record_flaky(&machine(&number.to_string()), u32::from(number != 7 && number != 8));
         }
-        seen.trim();
-        assert_eq!(seen.machines.len(), MOST);
-        assert!(!seen.has(&machine("7")) && !seen.has(&machine("8")));
+        history.trim();
+        assert_eq!(history.machines.len(), MAX_MACHINES);
+        assert!(!history.has(&machine("7")) && !history.has(&machine("8")));
     }
 }

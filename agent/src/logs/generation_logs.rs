@@ -60,13 +60,13 @@ pub(crate) struct WorkerLogs {
 /// The output of one generation of workers, from before they start until the next generation. When it is
 /// dropped, relays that still run are cut off.
 #[derive(Debug)]
-pub struct Generation {
+pub struct GenerationLogs {
     pub(crate) workers: BTreeMap<LocalRank, WorkerLogs>,
     pub(crate) relays: Relays,
     pub(crate) console: Console,
 }
 
-impl Generation {
+impl GenerationLogs {
     /// The worker's descriptors 1 and 2. Drop them once they are sent: a relay sees the end of its stream only when
     /// all writing ends are closed. `None` if they were taken before, or the generation does not have this worker.
     pub fn take_stdio(&mut self, local_rank: LocalRank) -> Option<WorkerStdio> {
