@@ -25,8 +25,8 @@ use tracing::warn;
 
 use self::{solo_check::SoloCheck, test::Probe};
 use probes::{
-    CANNOT_RUN, CommandPlan, GpuPlan, Listener, LocalPlan, ProbeProgram, Reservation, SwitchboxError,
-    SwitchboxTask, check_locally, check_switchbox,
+    CommandPlan, GpuPlan, Listener, LocalPlan, ProbeProgram, Reservation, SwitchboxError, SwitchboxTask,
+    check_locally, check_switchbox,
 };
 
 /// How long cancelled probes may take at the end of the node: their own limits, and a little more.

@@ -84,7 +84,7 @@ impl fmt::Display for Notice {
                     RestartDecision::Restart { next, max_restarts } => {
                         write!(f, "; restarting all workers (restart {next} of {max_restarts})")
                     }
-                    RestartDecision::Fail => write!(f, "; not restarting"),
+                    RestartDecision::Fail { max_restarts } => write!(f, "; not restarting (max restarts: {max_restarts})"),
                 }
             }
             Self::Stopping { signal, grace } => write!(
@@ -202,7 +202,7 @@ fn locally_checked(
                 Component::GpuBusy => write!(f, "this node's accelerators are in use, {reason}"),
                 Component::GpuPermission => write!(f, "permission denied for its accelerators: {reason}"),
                 Component::SwitchboxProbe => write!(f, "this node's switchbox cannot be measured, {reason}"),
-                Component::CheckCommand => write!(f, "not passed on this node: {reason}"),
+                Component::CheckCommand => write!(f, "failed on this node: {reason}"),
                 Component::Switchbox | Component::Probe | Component::Other(_) => {
                     write!(f, "this node is broken, {component}: {reason}")
                 }

@@ -16,6 +16,7 @@ mod checks;
 mod event;
 mod fencing;
 mod inventory;
+mod leaving;
 mod local_workers;
 mod master;
 mod regroup;
@@ -31,7 +32,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use self::event::{Effect, Event, Limits, WorkerExit};
-use self::{checks::Checks, inventory::Accelerators, local_workers::LocalWorkers, master::MasterStream};
+use self::{
+    checks::Checks, inventory::Accelerators, local_workers::LocalWorkers, master::MasterStream,
+    stopping::AfterStop,
+};
 use crate::{
     failure::{Failure, Outcome, WorkerFailure},
     fence::{Fence, Finding},
@@ -57,17 +61,6 @@ pub const ROOT_CAUSE_TIMEOUT: Duration = Duration::from_secs(1);
 const EVERY: Duration = Duration::from_secs(10);
 
 const SIGTERM: i32 = 15;
-
-/// Why workers are being stopped, and so what follows when they are gone.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-enum AfterStop {
-    /// Join again as this attempt.
-    Rejoin(Attempt),
-    /// The failures seen so far, and those seen while stopping, end the run.
-    FailWithWorkers { told: Moment },
-    /// The run has ended like this already; the stop only removes leftovers.
-    End(Outcome),
-}
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
@@ -280,58 +273,6 @@ impl WorkerGroup {
         }
     }
 
-    /// Whether it is a late message of a round that is over, or one that the present state has no use for.
-    fn is_stale(&self, event: &Event) -> bool {
-        let (round, allowed) = match event {
-            Event::Prepared { round, .. } | Event::CannotPrepare { round, .. } => {
-                (*round, matches!(self.state, State::Preparing(_)))
-            }
-            Event::CannotStart { round, .. } => (*round, matches!(self.state, State::Running(_))),
-            Event::Pushed(Push::Regroup { round, is_secondary, .. })
-                if matches!(self.state, State::Joining { .. }) =>
-            {
-                return !is_secondary || self.charged != Some(*round);
-            }
-            Event::Pushed(Push::Regroup { round, .. }) => (*round, true),
-            Event::WorkerStarted { round, .. }
-            | Event::WorkerExited { round, .. }
-            | Event::StoreReached { round, .. }
-            | Event::TreeGone { round } => {
-                (*round, matches!(self.state, State::Running(_) | State::Stopping { .. }))
-            }
-            Event::Pushed(Push::Seat(assignment)) => {
-                let is_new = self.last.as_ref().is_none_or(|last| last.round < assignment.round);
-                return !is_new || !matches!(self.state, State::Joining { .. });
-            }
-            Event::Pushed(Push::Refused { .. } | Push::Excluded(_) | Push::JobEnd(_)) => {
-                return matches!(self.state, State::Done);
-            }
-            Event::Hosting { .. }
-            | Event::CannotHost { .. }
-            | Event::SelfCheckProgress { .. }
-            | Event::CannotCheck { .. }
-            | Event::LocallyChecked { .. }
-            | Event::Probing { .. }
-            | Event::Probed { .. }
-            | Event::Pushed(_) => {
-                return !matches!(self.state, State::Joining { .. });
-            }
-            Event::Signalled { .. }
-            | Event::InventoryTaken { .. }
-            | Event::GpuError { .. }
-            | Event::GpuMemory { .. }
-            | Event::Forwarded { .. }
-            | Event::MasterBack
-            | Event::MasterAway { .. }
-            | Event::EndNoted
-            | Event::GuardDied { .. }
-            | Event::MasterAnswered { .. }
-            | Event::Answered { .. }
-            | Event::Deadline => return matches!(self.state, State::Done),
-        };
-        !allowed || self.round() != Some(round)
-    }
-
     fn has_workers(&self) -> bool {
         matches!(self.state, State::Running(_) | State::Stopping { .. })
     }
@@ -345,54 +286,6 @@ impl WorkerGroup {
             | State::Stopping { .. }
             | State::AwaitingRootCause { .. }
             | State::Leaving { .. } => self.last.as_ref().map(|last| last.round),
-        }
-    }
-
-    fn on_assigned(&mut self, now: Moment, mut assignment: Assignment) -> Vec<Effect> {
-        if !self.start_lease(now, &assignment) {
-            // The lease was over on arrival.
-            self.last = Some(assignment);
-            return self.join(now, self.attempt);
-        }
-        // The state in memory belongs to the ranks that the node had before.
-        assignment.restore_from_disk |=
-            self.last.as_ref().is_some_and(|last| last.first_rank != assignment.first_rank);
-        let workers = LocalWorkers {
-            alive: (0..assignment.local_world_size).map(LocalRank).collect(),
-            assignment: assignment.clone(),
-            failures: Vec::new(),
-            ended_before: Vec::new(),
-            oom_kills: None,
-        };
-        let had_others = self.last.as_ref().is_some_and(|last| last.nodes > 1);
-        self.last = Some(assignment.clone());
-        self.is_done_well = false;
-        self.hosted = None;
-        self.charged = None;
-        self.checks.used();
-        self.accelerators.assigned();
-        self.state = State::Preparing(workers);
-        // A node that has always been alone has nothing to report. The files first: output costs time.
-        let tell = (assignment.nodes > 1 || had_others)
-            .then(|| Effect::Notify(Notice::Assigned(assignment.clone())));
-        let mut effects = vec![Effect::Prepare { assignment, attempt: self.attempt }];
-        effects.extend(tell);
-        effects
-    }
-
-    fn on_prepared(&mut self, now: Moment, round: Round, oom_kills: Option<u64>) -> Vec<Effect> {
-        match std::mem::replace(&mut self.state, State::Joining { since: now }) {
-            State::Preparing(mut workers) => {
-                workers.oom_kills = oom_kills;
-                self.start_watch = StartWatch::new(now, workers.assignment.local_world_size);
-                self.state = State::Running(workers);
-                vec![Effect::Spawn { round }]
-            }
-            // `is_stale` lets Prepared through in Preparing only.
-            other => {
-                self.state = other;
-                Vec::new()
-            }
         }
     }
 
@@ -433,7 +326,9 @@ impl WorkerGroup {
             AfterFailure::Restart(next) => {
                 (AfterStop::Rejoin(next), RestartDecision::Restart { next, max_restarts })
             }
-            AfterFailure::GiveUp => (AfterStop::FailWithWorkers { told: now }, RestartDecision::Fail),
+            AfterFailure::GiveUp => {
+                (AfterStop::FailWithWorkers { told: now }, RestartDecision::Fail { max_restarts })
+            }
         };
         let (reason, gives_up) = (failure.to_string(), matches!(then, AfterStop::FailWithWorkers { .. }));
         let notice = Notice::WorkerFailed { failure, attempt: self.attempt, then: after };
@@ -442,134 +337,6 @@ impl WorkerGroup {
         effects.extend(self.round().map(|round| Effect::ReportFailure { round, reason, gives_up }));
         effects.extend(self.stop(now, SIGTERM, then));
         effects
-    }
-
-    /// Stops the running group, first by a signal; `then` follows when none of its processes is left.
-    fn stop(&mut self, now: Moment, signal: i32, then: AfterStop) -> Vec<Effect> {
-        let workers = match std::mem::replace(&mut self.state, State::Done) {
-            State::Running(workers) => workers,
-            // Only a running group is stopped.
-            other => {
-                self.state = other;
-                return Vec::new();
-            }
-        };
-        let mut ladder = StopLadder::asked(now, self.limits.shutdown_timeout);
-        if workers.alive.is_empty() {
-            ladder.leaders_gone(now);
-        }
-        self.state = State::Stopping { workers, ladder, then };
-        vec![Effect::SignalTree { signal }]
-    }
-
-    fn on_tree_gone(&mut self, now: Moment) -> Vec<Effect> {
-        // Every worker's end is reported before the tree's, so a running group cannot lose its tree.
-        let State::Stopping { workers, then, .. } = &mut self.state else {
-            return Vec::new();
-        };
-        match then {
-            AfterStop::Rejoin(attempt) => {
-                let attempt = *attempt;
-                self.join(now, attempt)
-            }
-            AfterStop::FailWithWorkers { told } => {
-                let until = *told + ROOT_CAUSE_TIMEOUT;
-                let failures = std::mem::take(&mut workers.failures);
-                let ended_before = std::mem::take(&mut workers.ended_before);
-                let failure = GroupFailure { attempt: self.attempt, failures, ended_before };
-                let outcome = Outcome::Failed(Failure::Workers(failure));
-                if now >= until || self.cannot_start.is_some() || self.end_noted || !self.link.is_up() {
-                    return self.leave(now, outcome);
-                }
-                self.state = State::AwaitingRootCause { outcome, until };
-                Vec::new()
-            }
-            AfterStop::End(outcome) => {
-                let outcome = outcome.clone();
-                self.leave(now, outcome)
-            }
-        }
-    }
-
-    fn join(&mut self, now: Moment, attempt: Attempt) -> Vec<Effect> {
-        self.charged = self.last.as_ref().map(|last| last.round).filter(|_| attempt != self.attempt);
-        self.attempt = attempt;
-        self.state = State::Joining { since: now };
-        self.link.needed(now);
-        match self.link {
-            MasterStream::Up => self.request_to_join(now),
-            MasterStream::Away { .. } => Vec::new(),
-        }
-    }
-
-    fn on_signalled(&mut self, now: Moment, signal: i32) -> Vec<Effect> {
-        let again = self.interrupted.replace(signal).is_some();
-        let left = Effect::ReportEnd { end: NodeEnd::Left { signal } };
-        match &mut self.state {
-            State::Joining { .. } | State::Preparing(_) => {
-                let outcome = self.or_done(Outcome::Interrupted(signal));
-                self.leave_now(now, outcome)
-            }
-            State::Running(_) => {
-                let grace = self.limits.shutdown_timeout;
-                // Announced before the workers are gone, so that the others need not wait for that.
-                let mut effects = vec![Effect::Notify(Notice::Stopping { signal, grace }), left];
-                effects.extend(self.stop(now, signal, AfterStop::End(Outcome::Interrupted(signal))));
-                effects
-            }
-            State::Stopping { ladder, .. } if again => match ladder.hurry(now) {
-                Some(_) => vec![Effect::Notify(Notice::Killing), Effect::KillTree],
-                None => Vec::new(),
-            },
-            State::Stopping { then, .. } => {
-                // The workers were signalled already; only what follows changes.
-                if matches!(then, AfterStop::Rejoin(_)) {
-                    *then = AfterStop::End(Outcome::Interrupted(signal));
-                    return vec![left];
-                }
-                Vec::new()
-            }
-            State::Leaving { outcome, is_farewell, since } if !*is_farewell && !again => {
-                // Its work is done, but the others' is not: it must not count as lost.
-                debug_assert_eq!(*outcome, Outcome::Succeeded);
-                (*is_farewell, *since) = (true, now);
-                vec![left]
-            }
-            State::AwaitingRootCause { outcome, .. } | State::Leaving { outcome, .. } => {
-                let outcome = outcome.clone();
-                self.finish(outcome)
-            }
-            State::Done => Vec::new(),
-        }
-    }
-
-    fn on_forwarded(&self, signal: i32) -> Vec<Effect> {
-        match self.state {
-            State::Running(_) | State::Stopping { .. } => vec![Effect::SignalWorkers { signal }],
-            State::Joining { .. }
-            | State::Preparing(_)
-            | State::AwaitingRootCause { .. }
-            | State::Leaving { .. }
-            | State::Done => Vec::new(),
-        }
-    }
-
-    fn on_guard_died(&mut self, now: Moment, cause: ExitCause) -> Vec<Effect> {
-        let died = Failure::GuardDied { cause };
-        self.cannot_start = Some(died.clone());
-        match &self.state {
-            State::Joining { .. }
-            | State::Preparing(_)
-            | State::Running(_)
-            | State::Stopping { then: AfterStop::Rejoin(_), .. } => self.leave(now, Outcome::Failed(died)),
-            // The outcome was settled before, and the shell has killed the rest.
-            State::Stopping { .. } => self.on_tree_gone(now),
-            State::AwaitingRootCause { outcome, .. } => {
-                let outcome = outcome.clone();
-                self.leave(now, outcome)
-            }
-            State::Leaving { .. } | State::Done => Vec::new(),
-        }
     }
 
     fn on_deadline(&mut self, now: Moment) -> Vec<Effect> {
@@ -582,17 +349,6 @@ impl WorkerGroup {
             State::Stopping { ladder, .. } => match ladder.expired(now) {
                 Some(step) => self.on_stop_step(now, step),
                 None => Vec::new(),
-                Some(Step::Kill) => vec![Effect::KillTree],
-                Some(Step::GiveUp) => {
-                    self.cannot_start = Some(Failure::Unkillable);
-                    // New workers next to unkillable ones would use the same devices. Any other end stays what it is.
-                    if matches!(then, AfterStop::Rejoin(_)) {
-                        *then = AfterStop::End(Outcome::Failed(Failure::Unkillable));
-                    }
-                    let mut effects = vec![Effect::AbandonTree];
-                    effects.extend(self.on_tree_gone(now));
-                    effects
-                }
             },
             State::AwaitingRootCause { outcome, until } if *until <= now => {
                 let outcome = outcome.clone();

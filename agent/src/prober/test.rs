@@ -11,8 +11,8 @@ use tokio::sync::{mpsc, watch};
 
 use super::{Command, ProbePort};
 use probes::{
-    CommandPlan, Listener, LocalPlan, ProbeHandle, ProbeProgram, RingMode, RingPlan, WITHOUT_OPTIC_LINK,
-    measure_compute, start_command, start_ring,
+    CannotRun, CommandPlan, Listener, LocalPlan, ProbeHandle, ProbeProgram, RingMode, RingPlan,
+    WITHOUT_OPTIC_LINK, measure_compute, start_command, start_ring,
 };
 
 /// Timed all-reduces of a bandwidth pass.

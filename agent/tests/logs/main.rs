@@ -17,7 +17,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent::{Console, Drained, GenerationLogs, LogConfig, LogDir, LogError, Logs, Stream, Streams, TAIL_BYTES};
+use agent::{
+    Console, Drained, GenerationLogs, LogConfig, LogDir, LogError, Logs, Stream, Streams, TAIL_BYTES,
+};
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
     pty::{OpenptyResult, openpty},

@@ -165,7 +165,7 @@ pub enum Kind {
     Screen,
     /// A suspect meets a node that is verified.
     Witness,
-    /// No node is proven good yet: suspects meet suspects they have not met.
+    /// No node is verified yet: suspects meet suspects they have not met.
     #[serde(rename = "seed")] // As documents and journals have it.
     Suspects,
     /// There is no suspect here; more paths are tested meanwhile.

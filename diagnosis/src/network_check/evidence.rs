@@ -131,7 +131,7 @@ fn unreachable(
     told
 }
 
-/// `failed with node 4, which is proven good: connection timed out after 2.0 s`.
+/// `failed with node 4, which is verified: connection timed out after 2.0 s`.
 fn with_good_partner(
     log: &CheckLog,
     facts: &Facts,
@@ -139,7 +139,7 @@ fn with_good_partner(
     test_evidence: &TestEvidence,
 ) -> Option<Evidence> {
     let test = log.rounds.get(test_evidence.round)?.tests.get(test_evidence.test)?;
-    let partner = format!("node {}, which is proven good", test_evidence.partner);
+    let partner = format!("node {}, which is verified", test_evidence.partner);
     let message = if test_evidence.is_fail {
         format!("failed with {partner}: {}", reason(test, number))
     } else {

@@ -19,7 +19,7 @@ use super::{
 /// A test that is evidence against a node.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TestEvidence {
-    /// A node that is proven good.
+    /// A node that is verified.
     pub(super) partner: u32,
     /// Its place in the log.
     pub(super) round: usize,

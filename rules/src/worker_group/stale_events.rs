@@ -49,7 +49,7 @@ impl WorkerGroup {
             | Event::MasterAway { .. }
             | Event::EndNoted
             | Event::GuardDied { .. }
-            | Event::Heard { .. }
+            | Event::MasterAnswered { .. }
             | Event::Answered { .. }
             | Event::Deadline => return matches!(self.state, State::Done),
         };

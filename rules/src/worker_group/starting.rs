@@ -1,6 +1,6 @@
 //! The start of a round on this node: it joins, is assigned its ranks, and starts its workers.
 
-use super::{Effect, State, WorkerGroup, generation::Generation, master::MasterStream};
+use super::{Effect, State, WorkerGroup, local_workers::LocalWorkers, master::MasterStream};
 use crate::{
     ids::{Attempt, LocalRank, Round},
     notice::Notice,
@@ -30,7 +30,7 @@ impl WorkerGroup {
         // The state in memory belongs to the ranks that the node had before.
         assignment.restore_from_disk |=
             self.last.as_ref().is_some_and(|last| last.first_rank != assignment.first_rank);
-        let generation = Generation {
+        let workers = LocalWorkers {
             alive: (0..assignment.local_world_size).map(LocalRank).collect(),
             assignment: assignment.clone(),
             failures: Vec::new(),
@@ -44,7 +44,7 @@ impl WorkerGroup {
         self.charged = None;
         self.checks.used();
         self.accelerators.assigned();
-        self.state = State::Preparing(generation);
+        self.state = State::Preparing(workers);
         // A node that has always been alone has nothing to report. The files first: output costs time.
         let tell = (assignment.nodes > 1 || had_others)
             .then(|| Effect::Notify(Notice::Assigned(assignment.clone())));
@@ -55,10 +55,10 @@ impl WorkerGroup {
 
     pub(super) fn on_prepared(&mut self, now: Moment, round: Round, oom_kills: Option<u64>) -> Vec<Effect> {
         match std::mem::replace(&mut self.state, State::Joining { since: now }) {
-            State::Preparing(mut generation) => {
-                generation.oom_kills = oom_kills;
-                self.start_watch = StartWatch::new(now, generation.assignment.local_world_size);
-                self.state = State::Running(generation);
+            State::Preparing(mut workers) => {
+                workers.oom_kills = oom_kills;
+                self.start_watch = StartWatch::new(now, workers.assignment.local_world_size);
+                self.state = State::Running(workers);
                 vec![Effect::Spawn { round }]
             }
             // `is_stale` lets Prepared through in Preparing only.

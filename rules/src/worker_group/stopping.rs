@@ -13,7 +13,7 @@ use diagnosis::moment::Moment;
 
 /// Why workers are being stopped, and so what follows when they are gone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Then {
+pub(super) enum AfterStop {
     /// Join again as this attempt.
     Rejoin(Attempt),
     /// The failures seen so far, and those seen while stopping, end the run.
@@ -24,9 +24,9 @@ pub(super) enum Then {
 
 impl WorkerGroup {
     /// Stops the running group, first by a signal; `then` follows when none of its processes is left.
-    pub(super) fn stop(&mut self, now: Moment, signal: i32, then: Then) -> Vec<Effect> {
-        let generation = match std::mem::replace(&mut self.state, State::Done) {
-            State::Running(generation) => generation,
+    pub(super) fn stop(&mut self, now: Moment, signal: i32, then: AfterStop) -> Vec<Effect> {
+        let workers = match std::mem::replace(&mut self.state, State::Done) {
+            State::Running(workers) => workers,
             // Only a running group is stopped.
             other => {
                 self.state = other;
@@ -34,27 +34,27 @@ impl WorkerGroup {
             }
         };
         let mut ladder = StopLadder::asked(now, self.limits.shutdown_timeout);
-        if generation.alive.is_empty() {
+        if workers.alive.is_empty() {
             ladder.leaders_gone(now);
         }
-        self.state = State::Stopping { generation, ladder, then };
+        self.state = State::Stopping { workers, ladder, then };
         vec![Effect::SignalTree { signal }]
     }
 
     pub(super) fn on_tree_gone(&mut self, now: Moment) -> Vec<Effect> {
         // Every worker's end is reported before the tree's, so a running group cannot lose its tree.
-        let State::Stopping { generation, then, .. } = &mut self.state else {
+        let State::Stopping { workers, then, .. } = &mut self.state else {
             return Vec::new();
         };
         match then {
-            Then::Rejoin(attempt) => {
+            AfterStop::Rejoin(attempt) => {
                 let attempt = *attempt;
                 self.join(now, attempt)
             }
-            Then::FailWithWorkers { told } => {
+            AfterStop::FailWithWorkers { told } => {
                 let until = *told + ROOT_CAUSE_TIMEOUT;
-                let failures = std::mem::take(&mut generation.failures);
-                let ended_before = std::mem::take(&mut generation.ended_before);
+                let failures = std::mem::take(&mut workers.failures);
+                let ended_before = std::mem::take(&mut workers.ended_before);
                 let failure = GroupFailure { attempt: self.attempt, failures, ended_before };
                 let outcome = Outcome::Failed(Failure::Workers(failure));
                 if now >= until || self.cannot_start.is_some() || self.end_noted || !self.link.is_up() {
@@ -63,7 +63,7 @@ impl WorkerGroup {
                 self.state = State::AwaitingRootCause { outcome, until };
                 Vec::new()
             }
-            Then::End(outcome) => {
+            AfterStop::End(outcome) => {
                 let outcome = outcome.clone();
                 self.leave(now, outcome)
             }
@@ -78,9 +78,9 @@ impl WorkerGroup {
                 self.cannot_start = Some(Failure::Unkillable);
                 // New workers next to unkillable ones would use the same devices. Any other end stays what it is.
                 if let State::Stopping { then, .. } = &mut self.state
-                    && matches!(then, Then::Rejoin(_))
+                    && matches!(then, AfterStop::Rejoin(_))
                 {
-                    *then = Then::End(Outcome::Failed(Failure::Unkillable));
+                    *then = AfterStop::End(Outcome::Failed(Failure::Unkillable));
                 }
                 let mut effects = vec![Effect::AbandonTree];
                 effects.extend(self.on_tree_gone(now));
@@ -101,7 +101,7 @@ impl WorkerGroup {
                 let grace = self.limits.shutdown_timeout;
                 // Announced before the workers are gone, so that the others need not wait for that.
                 let mut effects = vec![Effect::Notify(Notice::Stopping { signal, grace }), left];
-                effects.extend(self.stop(now, signal, Then::End(Outcome::Interrupted(signal))));
+                effects.extend(self.stop(now, signal, AfterStop::End(Outcome::Interrupted(signal))));
                 effects
             }
             State::Stopping { ladder, .. } if again => match ladder.hurry(now) {
@@ -110,8 +110,8 @@ impl WorkerGroup {
             },
             State::Stopping { then, .. } => {
                 // The workers were signalled already; only what follows changes.
-                if matches!(then, Then::Rejoin(_)) {
-                    *then = Then::End(Outcome::Interrupted(signal));
+                if matches!(then, AfterStop::Rejoin(_)) {
+                    *then = AfterStop::End(Outcome::Interrupted(signal));
                     return vec![left];
                 }
                 Vec::new()
@@ -148,7 +148,7 @@ impl WorkerGroup {
             State::Joining { .. }
             | State::Preparing(_)
             | State::Running(_)
-            | State::Stopping { then: Then::Rejoin(_), .. } => self.leave(now, Outcome::Failed(died)),
+            | State::Stopping { then: AfterStop::Rejoin(_), .. } => self.leave(now, Outcome::Failed(died)),
             // The outcome was settled before, and the shell has killed the rest.
             State::Stopping { .. } => self.on_tree_gone(now),
             State::AwaitingRootCause { outcome, .. } => {

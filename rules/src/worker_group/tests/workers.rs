@@ -37,7 +37,7 @@ fn a_node_without_restarts_left_fails_with_all_its_failures() {
     let now = Moment::at_secs(1);
     assert_eq!(
         group.handle(now, exited(0, 1, CODE)),
-        [told(1, CODE, 0, RestartDecision::Fail), reported(0, 1, CODE, true), TERM_TREE]
+        [told(1, CODE, 0, RestartDecision::Fail { max_restarts: 0 }), reported(0, 1, CODE, true), TERM_TREE]
     );
     assert_eq!(group.handle(now, exited(0, 0, TERM)), []);
     let outcome = group_failed(0, &[(1, CODE), (0, TERM)]);
