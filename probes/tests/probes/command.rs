@@ -168,5 +168,5 @@ async fn a_command_carries_the_launcher_id() {
     let script = r#"[ "$DLROVER_LAUNCHER_ID" = "some mark" ] && echo '{"version":1,"comm_ms":1}'"#;
     let program = ProbeProgram { launcher_id: Some("some mark".into()), ..program() };
     let handle: ProbeHandle = start_command(CommandPlan { program, ..shell(script) }, None);
-    assert!(matches!(in_time(handle.end()).await, Probed::Passed { .. }));
+    assert!(matches!(in_time(handle.end()).await.unwrap(), Probed::Passed { .. }));
 }

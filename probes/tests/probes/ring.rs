@@ -216,7 +216,7 @@ async fn a_missing_peer_is_named() {
     plan.connect_timeout = Duration::from_millis(100);
     let [first, second] = listeners.try_into().unwrap();
     drop(second);
-    let end = in_time(start_ring(plan, &first, &program(), None).end()).await;
+    let end = in_time(start_ring(plan, &first, &program(), None).end()).await.unwrap();
     let reason = format!("cannot connect to peer 127.0.0.1:{there}: connection refused");
     assert_eq!(end, Probed::Failed { reason });
 }
@@ -247,7 +247,7 @@ async fn an_invalid_ring_is_refused() {
         members: vec!["127.0.0.1".into()],
         ..plans(&ports(&listeners), 1, RingMode::Check).remove(0)
     };
-    let end = in_time(start_ring(plan, &listeners[0], &program(), None).end()).await;
+    let end = in_time(start_ring(plan, &listeners[0], &program(), None).end()).await.unwrap();
     assert_eq!(end, Probed::Failed { reason: "invalid ring: member 0 of 1, 1 port".into() });
 }
 
