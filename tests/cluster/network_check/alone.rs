@@ -48,7 +48,7 @@ fn a_single_node_runs_the_check_command() {
     for (command, more, words) in [
         ("echo on fire >&2; exit 3", &[][..], "the check command exited with code 3: on fire"),
         ("true", &[], "the check command exited with 0, but printed no result"),
-        ("sleep 1000", &["--network-check-timeout=1"], "the check command did not answer within 1 s"),
+        ("sleep 1000", &["--network-check-timeout=1"], "the check command timed out after 1 s"),
     ] {
         let output = with_command(command, more, 201).stderr;
         assert!(output.contains(words), "{output}");
@@ -70,12 +70,12 @@ fn of_two_nodes_the_failed_command_is_named_and_not_the_network() {
         outcomes.into_iter().map(|outcome| outcome.stderr)
     };
     for output in end("echo on fire >&2; exit 3", 202) {
-        let words = "the check command exited with code 3: on fire; no node is tainted. Run that command";
+        let words = "the check command exited with code 3: on fire; no node is tainted. Run the check command";
         assert!(output.contains(words), "{output}");
     }
     for output in end("sleep 1000", 202) {
         assert!(
-            output.contains("the check command did not answer within ") && !output.contains("no byte"),
+            output.contains("the check command timed out after ") && !output.contains("no byte"),
             "{output}"
         );
     }

@@ -41,8 +41,8 @@ fn what_is_no_table_is_refused_with_a_sentence() {
         (rows(&[]), "3 columns and 0 rows"),
         (rows(&[zero, one]), "3 columns and 2 rows"),
         (rows(&[zero, one, two, "GPU3\tSYS\tSYS\tSYS"]), "3 columns and 4 rows"),
-        (rows(&[zero, two, one]), "row GPU2 is there where row GPU1 is due"),
-        (rows(&[zero, one, one]), "row GPU1 is there where row GPU2 is due"),
+        (rows(&[zero, two, one]), "found row GPU2, expected row GPU1"),
+        (rows(&[zero, one, one]), "found row GPU1, expected row GPU2"),
         (rows(&[zero, "GPU1\tNV1", two]), "row GPU1 has 1 of 3"),
         (
             rows(&[zero, "GPU1\tNV2\t X \tSYS", two]),
