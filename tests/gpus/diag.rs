@@ -90,10 +90,10 @@ fn errors_have_their_exit_codes() {
     for (args, code, words) in [
         (["--busy", "8"].as_slice(), 2, "--busy names GPU 8"),
         (&["-k", "9"], 2, "too few free GPUs: 9 requested, 8 free"),
-        (&["-k", "0"], 2, "0 GPUs are asked for"),
+        (&["-k", "0"], 2, "0 GPUs requested"),
         (&["--file", "/nowhere"], 1, "/nowhere: No such file"),
         (&["--file", ""], 2, "a value is required for '--file <FILE>'"),
-        (&["--file", "-"], 1, "standard input: there is no topology table"),
+        (&["--file", "-"], 1, "standard input: no topology table found"),
     ] {
         let output = topo(&node, args);
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -35,7 +35,7 @@ fn so_does_an_invalid_table() {
             "echo GPU0 GPU1",
             "{}/nvidia-smi topo -m: the topology table is not square: it has 2 columns and 0 rows",
         ),
-        ("head -c 300 /dev/urandom", "{}/nvidia-smi topo -m: there is no topology table"),
+        ("head -c 300 /dev/urandom", "{}/nvidia-smi topo -m: no topology table found"),
         ("head -c 300 \"${0%/*}/table\"", "{}/nvidia-smi topo -m: the topology table is not square"),
     ] {
         let node = FakeNode::dgx(&[]);

@@ -52,7 +52,7 @@ pub(super) struct Arguments {
     /// The job's name, for this master's log [env: ELASTIC_JOB_NAME] [default: job]
     #[arg(long, value_name = "NAME", help_heading = "The job")]
     pub(super) job_name: Option<String>,
-    /// How often a node of each rank may be replaced after a loss
+    /// How many times a node of each node rank may be replaced after a loss
     #[arg(long, value_name = "N", help_heading = "The job", alias = "restart-counts",
           value_parser = whole::<u32>(0..=u32::MAX.into()), default_value = Flag::RestartCount.spec().default)]
     pub(super) restart_count: u32,
@@ -68,11 +68,11 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "ADDR", help_heading = "The port")]
     pub(super) bind: Option<String>,
 
-    /// How long a node whose connection broke may take to come back
+    /// How long a node whose connection broke may take to reconnect
     #[arg(long, value_name = "SECONDS", help_heading = "Lost nodes, and a restarted master",
           default_value = Flag::ReconnectGrace.spec().default)]
     pub(super) reconnect_grace: String,
-    /// How long a node may be silent
+    /// How long a node may send no heartbeat
     #[arg(long, value_name = "SECONDS", help_heading = "Lost nodes, and a restarted master",
           default_value = Flag::HeartbeatTimeout.spec().default)]
     pub(super) heartbeat_timeout: String,
@@ -80,7 +80,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DIR", help_heading = "Lost nodes, and a restarted master")]
     pub(super) state_dir: Option<PathBuf>,
 
-    /// Write what each check found here, as JSON (dlrover.taint-report/v1)
+    /// Write the result of each check to this file, as JSON (dlrover.taint-report/v1)
     #[arg(long, value_name = "FILE", help_heading = CHECKS)]
     pub(super) taint_report: Option<PathBuf>,
     /// Run this by /bin/sh for each node that deserves a taint, its JSON on standard input, for at most 30 s
