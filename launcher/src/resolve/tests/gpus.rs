@@ -265,7 +265,7 @@ fn a_list_is_used_as_given() {
     for (host, env, flags, words) in [
         (&host, "", "--gpu-select=6,6", "6 is listed twice"),
         (&host, "", "--gpu-select=6,GPU-66", "GPU-66 is listed twice"),
-        (&host, "", "--gpu-select=8", "this node has no GPU 8 (it shows 8)"),
+        (&host, "", "--gpu-select=8", "this node has no GPU 8 (GPUs found: 8)"),
         (&host, "", "--gpu-select=GPU-zz", "this node has no GPU GPU-zz"),
         (&host, "", "--gpu-select=6 --nproc-per-node=2", "it names 1 GPU for 2 workers"),
         (&host, "0,1", "--gpu-select=1,2", "2 is not among those that CUDA_VISIBLE_DEVICES allows"),
