@@ -273,8 +273,8 @@ fn a_manual_pair_waits_no_longer_than_its_timeout() {
     assert_eq!(
         error,
         format!(
-            "what answers at {address} is not dlrover-diag pair --listen of this version: it gave no answer within 1 s, \
-             or is busy with another"
+            "what answers at {address} is not dlrover-diag pair --listen of this version: it did not answer within 1 s; \
+             it may be busy with another check"
         )
     );
     let greeter = thread::spawn(move || {

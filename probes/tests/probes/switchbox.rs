@@ -396,7 +396,7 @@ async fn the_host_probe_measures_memory_and_is_no_link() {
     let link = Settings { expected: Expected::Exactly(Way::Nvlink), ..slow };
     let (found, lines) = check(SwitchboxTask::new(link, SwitchboxProbe::Host, None)).await;
     assert_eq!(troubles(&found.unwrap()), [Some(Trouble::WrongPath); 4]);
-    assert!(lines[1].contains("warning: the host probe tests no link"), "{lines:?}");
+    assert!(lines[1].contains("warning: the host probe does not use the links"), "{lines:?}");
 }
 
 /// Whether this host has NVIDIA's driver: then the results differ.

@@ -49,9 +49,9 @@ mod tests {
         assert_eq!(read(table, 8).unwrap().link(0, 1).unwrap().to_string(), "MX");
         for (text, count, message) in [
             (table, 4, "the topology has 8 GPUs, but this node has 4"),
-            ("no table", 2, "there is no topology table"),
-            ("", 2, "there is no topology table"),
-            ("0,9\n9,0\n", 2, "there is no topology table"),
+            ("no table", 2, "no topology table found"),
+            ("", 2, "no topology table found"),
+            ("0,9\n9,0\n", 2, "no topology table found"),
             (&table[..300], 8, "the topology table is not square"),
         ] {
             let why = read(text, count).unwrap_err();

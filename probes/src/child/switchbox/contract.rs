@@ -258,7 +258,7 @@ mod tests {
             assert_eq!(wrong(&format!(r#"{ab},{{"pair":[0,1],"dir":"ba",{field}}}"#)), expected);
         }
         let few = read(r#"{"v":1,"devices":1,"results":[]}"#).unwrap().answer(PAIR, Style::Calls);
-        let message = "1 is not among the 1 device here";
+        let message = "socket 1 does not exist: this host has 1 device";
         assert_eq!(few, Answer::Failed(Wrong::new(Trouble::NoSuchDevice, message)));
     }
 
