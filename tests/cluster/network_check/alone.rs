@@ -70,7 +70,8 @@ fn of_two_nodes_the_failed_command_is_named_and_not_the_network() {
         outcomes.into_iter().map(|outcome| outcome.stderr)
     };
     for output in end("echo on fire >&2; exit 3", 202) {
-        let words = "the check command exited with code 3: on fire; no node is tainted. Run the check command";
+        let words =
+            "the check command exited with code 3: on fire; no node is tainted. Run the check command";
         assert!(output.contains(words), "{output}");
     }
     for output in end("sleep 1000", 202) {

@@ -28,7 +28,10 @@ fn of_two_hosts_the_faulty_one_is_unknown_and_the_policy_decides() {
     let (job, nodes) = with_policy(&network, &[], false);
     for outcome in job.fails(nodes, 202).iter().take(2) {
         let output = &outcome.stderr;
-        assert!(output.contains("cannot tell which of these 2 nodes (of 2 checked) is at fault: "), "{output}");
+        assert!(
+            output.contains("cannot tell which of these 2 nodes (of 2 checked) is at fault: "),
+            "{output}"
+        );
         assert!(
             output.contains("; the first of them failed with node 1, which is also unverified: "),
             "{output}"
