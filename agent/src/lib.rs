@@ -26,6 +26,7 @@ mod prober;
 mod questions;
 mod report;
 mod signals;
+mod status_client;
 mod store_host;
 mod store_watch;
 mod streams;
@@ -42,5 +43,6 @@ pub use self::{
     master_link::MasterAt,
     report::{Report, WorkerEvidence},
     store_host::{Allowed, Reach, SharedStore, StoreHost, StoreHostError, StoreLimits, bind, bind_at},
+    status_client::{StatusClient, StatusError, StatusWatch},
     streams::Streams,
 };

@@ -35,7 +35,7 @@ use tokio::{
 };
 use tonic::{Code, Status, Streaming, transport::Channel};
 
-use self::connect::Connector;
+pub(crate) use self::connect::Connector;
 pub use self::connect::{ConnectError, MasterAt};
 use crate::{questions::QuestionState, store_host::Allowed};
 use rules::chain;

@@ -47,6 +47,7 @@ pub mod master_main;
 pub mod numbers;
 pub mod options;
 pub mod resolve;
+pub mod status_socket;
 
 pub use box_pairs::BoxPair;
 

@@ -19,12 +19,13 @@ use rules::{
     Moment, NodeId, Round,
     job::{Effect, Event},
     job_master::{Input, JobMaster, Output},
+    job_status::{JobStatus, MasterStatus},
     topology::Topology,
     verdict::JobVerdict,
 };
 use tokio::{
-    sync::{mpsc, oneshot},
-    time::sleep_until,
+    sync::{mpsc, oneshot, watch},
+    time::{Instant, sleep_until},
 };
 use tracing::debug;
 
@@ -88,6 +89,8 @@ pub(crate) enum Command {
     ShowWorld { reply: oneshot::Sender<pb::WorldTable> },
     /// Asks for the last report of a check.
     ShowTaintReport { reply: oneshot::Sender<Arc<str>> },
+    /// Asks what the job is doing.
+    ShowStatus { reply: oneshot::Sender<Box<JobStatus>> },
     /// The topology file was read, or could not be read.
     TopologyRead(Result<Topology, String>),
 }
@@ -108,6 +111,15 @@ struct PendingOutput {
     answer: Option<(Reply, Caller)>,
 }
 
+/// What tells watchers that the status has changed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct StatusChange {
+    /// Grows with every event that is recorded.
+    pub(crate) version: u64,
+    /// The last status of the job, when its owner is about to end.
+    pub(crate) last: Option<Arc<JobStatus>>,
+}
+
 /// The owner of one job.
 #[derive(Debug)]
 pub(crate) struct JobLoop {
@@ -125,6 +137,8 @@ pub(crate) struct JobLoop {
     lsn: u64,
     topology: topology::Reader,
     taints: TaintPublisher,
+    started: Instant,
+    changes: watch::Sender<StatusChange>,
 }
 
 impl JobLoop {
@@ -136,6 +150,7 @@ impl JobLoop {
         log: Log,
         inbox: mpsc::Receiver<Command>,
         to: mpsc::WeakSender<Command>,
+        changes: watch::Sender<StatusChange>,
     ) -> Self {
         let mut job = Self {
             master,
@@ -146,6 +161,8 @@ impl JobLoop {
             ending: BTreeMap::new(),
             taints: TaintPublisher::start(taints, Arc::clone(&log)),
             streams: Streams::new(epoch, log),
+            started: Instant::now(),
+            changes,
             pending_outputs: VecDeque::new(),
             lsn: 0,
             topology: topology::Reader::new(topology_file, to),
@@ -180,8 +197,10 @@ impl JobLoop {
         }
     }
 
-    /// Closes all streams.
+    /// Closes all streams. Watchers get the last status.
     pub(crate) fn end(self) -> (Record, TaintPublisher) {
+        let last = Some(Arc::new(self.status()));
+        self.changes.send_modify(|change| *change = StatusChange { version: change.version + 1, last });
         (self.record, self.taints)
     }
 
@@ -249,6 +268,9 @@ impl JobLoop {
             Command::ShowTaintReport { reply } => {
                 let _gone = reply.send(self.taints.last());
             }
+            Command::ShowStatus { reply } => {
+                let _gone = reply.send(Box::new(self.status()));
+            }
             Command::TopologyRead(topology) => {
                 self.topology.done();
                 self.decide(Input::Event(Event::TopologyRead(topology)), None, None);
@@ -267,6 +289,16 @@ impl JobLoop {
         let is_member = speaker.is_some_and(|node| self.master.job().knows(&node));
         let caller = if is_member { Caller::Member } else { Caller::Unknown };
         self.enqueue(now, output, change, answer.map(|answer| (answer, caller)));
+    }
+
+    fn status(&self) -> JobStatus {
+        let master = MasterStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            seconds: self.started.elapsed().as_secs(),
+            epoch: format!("{:016x}", self.streams.epoch()),
+            has_state_dir: self.record.is_kept(),
+        };
+        JobStatus { master, ..self.master.job().status(self.clock.now()) }
     }
 
     fn connection_ended(&mut self, node: NodeId, ended: Option<Ended>) {
@@ -296,6 +328,7 @@ impl JobLoop {
         if !events.is_empty() {
             self.lsn = self.record.write(now, events);
             self.record.compact(now, self.master.job());
+            self.changes.send_modify(|change| change.version += 1);
         }
         let is_nothing = output == Output::default() && change.is_none() && answer.is_none();
         if !is_nothing {

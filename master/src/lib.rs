@@ -28,7 +28,7 @@ use master_proto::{
 use rules::{job::Policy, liveness::Timeout, verdict::JobVerdict};
 use tokio::{
     net::TcpStream,
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     time::timeout,
 };
 use tokio_stream::Stream;
@@ -47,7 +47,7 @@ pub use self::{
     tls::TlsError,
     topology::TopologyFileError,
 };
-use self::{job_loop::JobLoop, log::LogTo, service::MasterService, taint_publisher::TaintPublisher};
+use self::{job_loop::{JobLoop, StatusChange}, log::LogTo, service::MasterService, taint_publisher::TaintPublisher};
 #[doc(hidden)]
 pub use self::{journal::bytes as journal_bytes, taint_publisher::taint_document};
 
@@ -201,7 +201,8 @@ impl Prepared {
             server = server.tls_config(tls).map_err(TlsError::Unusable)?;
         }
         let (commands, inbox) = mpsc::channel(QUEUE);
-        let service = MasterServer::new(MasterService::new(commands.clone(), log.clone()))
+        let (changes, changed) = watch::channel(StatusChange::default());
+        let service = MasterServer::new(MasterService::new(commands.clone(), changed, log.clone()))
             .max_decoding_message_size(MAX_REQUEST_BYTES);
         let service = InterceptedService::new(service, service::auth_interceptor(token, log.clone()));
         let (over, is_over) = oneshot::channel::<()>();
@@ -213,7 +214,7 @@ impl Prepared {
         });
         let mut server: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(server);
         let mut job =
-            JobLoop::new(loaded_job, topology_file, taints, log.clone(), inbox, commands.downgrade());
+            JobLoop::new(loaded_job, topology_file, taints, log.clone(), inbox, commands.downgrade(), changes);
         drop(commands);
         let verdict = tokio::select! {
             verdict = job.run() => verdict?,

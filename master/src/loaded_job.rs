@@ -146,6 +146,11 @@ impl Record {
         Self { journal: None, policy, is_compacting: false, is_large: false }
     }
 
+    /// Whether a restarted master finds the job.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.journal.is_some()
+    }
+
     fn of(journal: Journal, policy: Policy) -> Self {
         Self { journal: Some(journal), ..Self::none(policy) }
     }

@@ -72,6 +72,11 @@ impl Streams {
         Self { epoch, sent: 0, open: BTreeMap::new(), log }
     }
 
+    /// Distinguishes this life of the master from any other.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     /// Sends further messages to the node here. Its old stream ends.
     pub(crate) fn open(&mut self, Opened { node, session, pushes, beat, timeout }: Opened) {
         self.open.insert(node.clone(), (session, pushes));

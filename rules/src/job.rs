@@ -22,11 +22,13 @@ mod check_history;
 mod checking;
 mod event;
 mod gathering;
+mod history;
 mod inventory;
 mod leaving;
 mod measuring;
 mod parties;
 mod restoring;
+mod status;
 #[cfg(test)]
 mod tests;
 
@@ -43,6 +45,7 @@ use self::{
     absent_nodes::AbsentNodes,
     check_history::CheckHistory,
     checking::{Checking, LastCheck},
+    history::History,
     measuring::Measuring,
     parties::OtherJobs,
 };
@@ -79,6 +82,8 @@ struct Node {
     has_taken_assignment: bool,
     /// Counted from the first to join.
     arrival: u64,
+    /// When it joined first.
+    joined: Moment,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -173,6 +178,8 @@ pub struct Job {
     absent_nodes: AbsentNodes,
     /// Rounds that nodes were in and this master does not know: its state is older than the job.
     unknown: Option<RangeInclusive<Round>>,
+    /// What it has done so far, for people.
+    history: History,
     phase: Phase,
 }
 
@@ -202,6 +209,7 @@ impl Job {
             other_jobs: OtherJobs::default(),
             absent_nodes: AbsentNodes::default(),
             unknown: None,
+            history: History::default(),
             phase: Phase::Gathering {
                 since: None,
                 last_join: Moment::START,
@@ -237,6 +245,13 @@ impl Job {
     /// Handles `event` and returns what to do.
     #[must_use = "an effect not carried out leaves the nodes and this state apart"]
     pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Effect> {
+        let before = self.before();
+        let effects = self.decide(now, event);
+        self.record(now, before, &effects);
+        effects
+    }
+
+    fn decide(&mut self, now: Moment, event: Event) -> Vec<Effect> {
         match event {
             Event::Subscribed { node } => self.on_subscribed(&node),
             Event::LinkBroken { node } => self.on_link_broken(&node),

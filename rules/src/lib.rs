@@ -21,6 +21,7 @@ pub mod fence;
 pub mod ids;
 pub mod job;
 pub mod job_master;
+pub mod job_status;
 pub mod liveness;
 pub mod missing;
 pub mod node;

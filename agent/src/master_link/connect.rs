@@ -86,7 +86,7 @@ impl ConnectError {
 
 /// Opens connections to the master.
 #[derive(Clone)]
-pub(super) struct Connector {
+pub(crate) struct Connector {
     at: MasterAt,
     secret: NodeSecret,
 }
@@ -99,11 +99,11 @@ impl fmt::Display for Connector {
 }
 
 impl Connector {
-    pub(super) fn new(at: MasterAt, secret: NodeSecret) -> Self {
+    pub(crate) fn new(at: MasterAt, secret: NodeSecret) -> Self {
         Self { at, secret }
     }
 
-    pub(super) async fn open(&self) -> Result<Channel, ConnectError> {
+    pub(crate) async fn open(&self) -> Result<Channel, ConnectError> {
         let connect = |source| ConnectError::Connect { at: self.to_string(), source };
         let tls = &self.at.trust.tls;
         let scheme = if tls.is_on() { "https" } else { "http" };
@@ -132,7 +132,7 @@ impl Connector {
     }
 
     /// Adds this node's secret and the job's token, if there is one, to a request.
-    pub(super) fn signed<T>(&self, message: T) -> Request<T> {
+    pub(crate) fn signed<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         self.secret.put_on(&mut request);
         if let Some(token) = &self.at.trust.token {

@@ -188,17 +188,19 @@ impl Job {
             self.wishes.insert(rank, node.clone());
         }
         let has_taken_assignment = self.nodes.get(&node).is_some_and(|known| known.has_taken_assignment);
-        let arrival = match self.nodes.get(&node) {
-            Some(known) => known.arrival,
+        let (arrival, joined) = match self.nodes.get(&node) {
+            Some(known) => (known.arrival, known.joined),
             None => {
                 // It was in a round that this master does not know, or lost it in; so may be others.
                 self.is_port_stale |= request.after.is_some();
                 self.arrivals += 1;
-                self.arrivals
+                (self.arrivals, now)
             }
         };
-        let known = Node { request, is_connected: true, assigned: None, has_taken_assignment, arrival };
+        let known = Node { request, is_connected: true, assigned: None, has_taken_assignment, arrival, joined };
         if self.nodes.insert(node.clone(), known).is_none() {
+            let name = self.name_of(&node);
+            self.history.joined(now, &name);
             self.newcomer(now, &node);
         }
         Ok(effects)

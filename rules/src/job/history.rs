@@ -1,0 +1,305 @@
+//! What the job has done so far, for people and metrics: no decision depends on it.
+//!
+//! It is part of the job's state, so a restarted master continues it. Each event costs a comparison of the phase
+//! before and after, whatever the size of the job.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Effect, Job, Log, Phase, Regroup};
+use crate::{
+    ids::{NodeRank, Round},
+    job_status::{Histogram, JobPhase},
+    node::NodeName,
+    taint_report::TaintReport,
+    verdict::JobVerdict,
+};
+use diagnosis::{counted::counted, moment::Moment};
+
+/// Rounds that are kept.
+const MAX_ROUNDS: usize = 64;
+
+/// Events that are kept.
+const MAX_EVENTS: usize = 256;
+
+/// Upper bounds of the histograms, in milliseconds.
+const BUCKETS: [u64; 14] =
+    [10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000, 300_000, 1_800_000];
+
+/// What the job has done so far.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(super) struct History {
+    /// When the first node joined.
+    began: Option<Moment>,
+    phase: Option<JobPhase>,
+    since: Moment,
+    spent: BTreeMap<JobPhase, Duration>,
+    /// When the rendezvous of the next round began.
+    gathering_since: Option<Moment>,
+    /// The first failure or loss since workers ran.
+    failed_at: Option<Moment>,
+    rounds: VecDeque<PastRound>,
+    round_count: u64,
+    restarts: BTreeMap<NodeRank, u32>,
+    restart_count: u64,
+    loss_count: u64,
+    last_failure: Option<PastFailure>,
+    check: Option<(Moment, Box<TaintReport>)>,
+    rendezvous: Durations,
+    failure_to_running: Durations,
+    events: VecDeque<(Moment, String)>,
+    event_count: u64,
+}
+
+/// A round that ran, or runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct PastRound {
+    pub(super) round: Round,
+    pub(super) nodes: u32,
+    pub(super) rendezvous: Duration,
+    pub(super) started: Moment,
+    pub(super) ended: Option<(Moment, String)>,
+}
+
+/// A failure of workers, or a loss.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct PastFailure {
+    pub(super) round: Option<Round>,
+    pub(super) node: NodeName,
+    pub(super) reason: String,
+    pub(super) at: Moment,
+}
+
+/// Durations by size.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+struct Durations {
+    /// How many are at most the bound of the same place in [`BUCKETS`].
+    counts: Vec<u64>,
+    count: u64,
+    sum: Duration,
+}
+
+impl Durations {
+    fn add(&mut self, duration: Duration) {
+        self.counts.resize(BUCKETS.len(), 0);
+        for (count, bound) in self.counts.iter_mut().zip(BUCKETS) {
+            *count += u64::from(duration <= Duration::from_millis(bound));
+        }
+        self.count += 1;
+        self.sum += duration;
+    }
+
+    fn histogram(&self) -> Histogram {
+        let count = |place: usize| self.counts.get(place).copied().unwrap_or_default();
+        let bounds = BUCKETS.iter().map(|bound| Duration::from_millis(*bound).as_secs_f64());
+        Histogram {
+            buckets: bounds.enumerate().map(|(place, bound)| (bound, count(place))).collect(),
+            count: self.count,
+            sum: self.sum.as_secs_f64(),
+        }
+    }
+}
+
+impl History {
+    pub(super) fn began(&self) -> Option<Moment> {
+        self.began
+    }
+
+    pub(super) fn since(&self) -> Moment {
+        self.since
+    }
+
+    pub(super) fn rounds(&self) -> impl Iterator<Item = &PastRound> {
+        self.rounds.iter()
+    }
+
+    pub(super) fn round_count(&self) -> u64 {
+        self.round_count
+    }
+
+    pub(super) fn restarts_of(&self, rank: NodeRank) -> u32 {
+        self.restarts.get(&rank).copied().unwrap_or_default()
+    }
+
+    pub(super) fn restart_count(&self) -> u64 {
+        self.restart_count
+    }
+
+    pub(super) fn loss_count(&self) -> u64 {
+        self.loss_count
+    }
+
+    pub(super) fn last_failure(&self) -> Option<&PastFailure> {
+        self.last_failure.as_ref()
+    }
+
+    pub(super) fn check(&self) -> Option<(Moment, &TaintReport)> {
+        self.check.as_ref().map(|(at, report)| (*at, &**report))
+    }
+
+    pub(super) fn rendezvous(&self) -> Histogram {
+        self.rendezvous.histogram()
+    }
+
+    pub(super) fn failure_to_running(&self) -> Histogram {
+        self.failure_to_running.histogram()
+    }
+
+    /// The events that are kept, with their numbers.
+    pub(super) fn events(&self) -> impl Iterator<Item = (u64, Moment, &str)> {
+        let first = self.event_count - self.events.len() as u64 + 1;
+        (first..).zip(&self.events).map(|(number, (at, message))| (number, *at, message.as_str()))
+    }
+
+    /// The time spent in a phase so far.
+    pub(super) fn spent(&self, now: Moment, phase: JobPhase) -> Duration {
+        let so_far = self.spent.get(&phase).copied().unwrap_or_default();
+        if self.phase == Some(phase) { so_far + (now - self.since) } else { so_far }
+    }
+
+    /// A node joined for the first time.
+    pub(super) fn joined(&mut self, now: Moment, node: &NodeName) {
+        self.began.get_or_insert(now);
+        self.event(now, format!("{node} joined"));
+    }
+
+    fn event(&mut self, now: Moment, message: String) {
+        if self.events.len() == MAX_EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back((now, message));
+        self.event_count += 1;
+    }
+
+    fn enter(&mut self, now: Moment, phase: JobPhase) {
+        if self.phase == Some(phase) {
+            return;
+        }
+        if let Some(before) = self.phase.replace(phase) {
+            *self.spent.entry(before).or_default() += now - self.since;
+        }
+        self.since = now;
+    }
+
+    fn failed(&mut self, now: Moment, failure: PastFailure) {
+        self.failed_at.get_or_insert(now);
+        self.last_failure = Some(failure);
+    }
+
+    fn round_started(&mut self, now: Moment, round: Round, nodes: u32) {
+        let rendezvous = self.gathering_since.take().map_or(Duration::ZERO, |since| now - since);
+        self.rendezvous.add(rendezvous);
+        if let Some(failed) = self.failed_at.take() {
+            self.failure_to_running.add(now - failed);
+        }
+        if self.rounds.len() == MAX_ROUNDS {
+            self.rounds.pop_front();
+        }
+        self.rounds.push_back(PastRound { round, nodes, rendezvous, started: now, ended: None });
+        self.round_count += 1;
+        self.event(now, format!("round {round}: workers start on {}", counted(nodes, "node")));
+    }
+
+    fn round_ended(&mut self, now: Moment, why: &str) {
+        if let Some(last) = self.rounds.back_mut() {
+            last.ended.get_or_insert_with(|| (now, why.to_owned()));
+        }
+    }
+
+    fn logged(&mut self, now: Moment, round: Option<Round>, log: &Log) {
+        match log {
+            Log::Gone { node, reason, .. } => {
+                self.loss_count += 1;
+                let failure = PastFailure { round, node: node.clone(), reason: reason.clone(), at: now };
+                self.failed(now, failure);
+            }
+            Log::Regrouped { round, why } => {
+                if let Regroup::WorkersFailed { node, reason } = why {
+                    self.restart_count += 1;
+                    if let Some(rank) = node.rank {
+                        *self.restarts.entry(rank).or_default() += 1;
+                    }
+                    let (node, reason) = (node.clone(), reason.clone());
+                    self.failed(now, PastFailure { round: Some(*round), node, reason, at: now });
+                }
+                self.round_ended(now, &why.to_string());
+            }
+            _ => {}
+        }
+        let text = log.to_string();
+        self.event(now, text.lines().next().unwrap_or_default().to_owned());
+    }
+}
+
+/// What is compared before and after an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Before {
+    phase: JobPhase,
+    round: Option<Round>,
+    is_over: bool,
+}
+
+impl Job {
+    /// The phase as people see it.
+    pub(super) fn job_phase(&self) -> JobPhase {
+        match &self.phase {
+            Phase::Gathering { awaited, .. } => {
+                let is_enough =
+                    self.terms.as_ref().is_some_and(|terms| terms.world_of(self.waiting.len()).is_some());
+                match (awaited.is_empty() && !self.has_absent(), is_enough) {
+                    (false, _) => JobPhase::Restart,
+                    (true, true) => JobPhase::Rendezvous,
+                    (true, false) => JobPhase::Pending,
+                }
+            }
+            Phase::Placing { .. } | Phase::Hosting { .. } => JobPhase::Rendezvous,
+            Phase::Checking(_) | Phase::Measuring(_) => JobPhase::Check,
+            Phase::Restoring { .. } => JobPhase::Restart,
+            Phase::Running { .. } => JobPhase::Running,
+            Phase::Over { .. } => JobPhase::Over,
+        }
+    }
+
+    pub(super) fn before(&self) -> Before {
+        let is_over = matches!(self.phase, Phase::Over { .. });
+        Before { phase: self.job_phase(), round: self.world().map(|world| world.round), is_over }
+    }
+
+    /// Records what an event led to.
+    pub(super) fn record(&mut self, now: Moment, before: Before, effects: &[Effect]) {
+        for effect in effects {
+            match effect {
+                Effect::Log(log) => self.history.logged(now, before.round, log),
+                Effect::Report(report) => self.history.check = Some((now, report.clone())),
+                _ => {}
+            }
+        }
+        if self.history.began.is_none() {
+            return;
+        }
+        let after = self.before();
+        self.history.enter(now, after.phase);
+        if after.round != before.round
+            && let (Some(round), Some(nodes)) = (after.round, self.world().map(|world| world.members.len()))
+        {
+            self.history.round_started(now, round, super::count(nodes));
+        }
+        let is_gathering =
+            matches!(after.phase, JobPhase::Pending | JobPhase::Rendezvous | JobPhase::Check | JobPhase::Restart);
+        if is_gathering {
+            self.history.gathering_since.get_or_insert(now);
+        }
+        if after.is_over && !before.is_over {
+            let message = match self.verdict() {
+                Some(JobVerdict::Failed(failure)) => format!("the job failed: {failure}"),
+                Some(JobVerdict::Succeeded) | None => "the job succeeded".to_owned(),
+            };
+            self.history.round_ended(now, &message);
+            self.history.event(now, message);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The job's status as data ([`JobStatus`]), from its state and its history. Asked for by people, never by decisions.
+
+use super::{Job, Node, Phase, count};
+use crate::{
+    ids::{NodeId, Round},
+    job_status::{
+        CheckStatus, CheckedNodeStatus, EndStatus, FailureStatus, JobEvent, JobPhase, JobStatus, LostSeconds,
+        MAX_TESTS, MasterStatus, NodeState, NodeStatus, RoundStatus, SCHEMA, TestStatus, Totals,
+    },
+    taint_report::TaintReport,
+    verdict::JobVerdict,
+};
+use diagnosis::{moment::Moment, network_check::TestResult};
+
+impl Job {
+    /// What the job is doing; `master` is filled in by the shell.
+    #[must_use]
+    pub fn status(&self, now: Moment) -> JobStatus {
+        let history = &self.history;
+        let ago = |at: Moment| (now - at).as_secs_f64();
+        let world = self.world();
+        let round = match &self.phase {
+            Phase::Hosting { round, .. } | Phase::Restoring { round, .. } => Some(*round),
+            _ => world.map(|world| world.round).or_else(|| self.next_round.0.checked_sub(1).map(Round)),
+        };
+        JobStatus {
+            schema: SCHEMA.to_owned(),
+            job: self.name().map(ToString::to_string),
+            phase: self.job_phase(),
+            phase_seconds: ago(history.since()),
+            age_seconds: history.began().map_or(0.0, ago),
+            round: round.map(|round| round.0),
+            min_nodes: self.terms.as_ref().map(crate::node::Terms::least),
+            max_nodes: self.terms.as_ref().map(crate::node::Terms::most),
+            world_size: world.map(|world| world.members.iter().map(|member| member.local_world_size).sum()),
+            pending: self.pending(now).map(|(pending, _)| pending.to_string()),
+            nodes: self.node_statuses(now),
+            last_failure: history.last_failure().map(|failure| FailureStatus {
+                round: failure.round.map(|round| round.0),
+                node: failure.node.to_string(),
+                reason: failure.reason.clone(),
+                seconds_ago: ago(failure.at),
+            }),
+            check: history.check().map(|(at, report)| check_status(ago(at), report)),
+            end: self.verdict().map(|verdict| match verdict {
+                JobVerdict::Succeeded => {
+                    EndStatus { succeeded: true, message: "every worker exited with code 0".to_owned() }
+                }
+                JobVerdict::Failed(failure) => EndStatus { succeeded: false, message: failure.to_string() },
+            }),
+            rounds: history
+                .rounds()
+                .map(|past| RoundStatus {
+                    round: past.round.0,
+                    nodes: past.nodes,
+                    rendezvous_seconds: past.rendezvous.as_secs_f64(),
+                    started_seconds_ago: ago(past.started),
+                    ran_seconds: (past.ended.as_ref().map_or(now, |(at, _)| *at) - past.started).as_secs_f64(),
+                    ended: past.ended.as_ref().map(|(_, why)| why.clone()),
+                })
+                .collect(),
+            totals: self.totals(now),
+            events: history
+                .events()
+                .map(|(number, at, message)| JobEvent {
+                    number,
+                    seconds_ago: ago(at),
+                    message: message.to_owned(),
+                })
+                .collect(),
+            master: MasterStatus::default(),
+        }
+    }
+
+    fn totals(&self, now: Moment) -> Totals {
+        let history = &self.history;
+        let spent = |phase| history.spent(now, phase).as_secs_f64();
+        let training = spent(JobPhase::Running);
+        let lost_seconds = LostSeconds {
+            pending: spent(JobPhase::Pending),
+            rendezvous: spent(JobPhase::Rendezvous),
+            check: spent(JobPhase::Check),
+            restart: spent(JobPhase::Restart),
+        };
+        let LostSeconds { pending, rendezvous, check, restart } = lost_seconds;
+        let all = training + pending + rendezvous + check + restart;
+        Totals {
+            rounds: history.round_count(),
+            worker_restarts: history.restart_count(),
+            node_losses: history.loss_count(),
+            training_seconds: training,
+            lost_seconds,
+            effective_training_ratio: (all > 0.0).then(|| training / all),
+            rendezvous: history.rendezvous(),
+            failure_to_running: history.failure_to_running(),
+        }
+    }
+
+    fn node_statuses(&self, now: Moment) -> Vec<NodeStatus> {
+        let world = self.world();
+        let mut first_ranks = std::collections::BTreeMap::new();
+        if let Some(world) = world {
+            let mut first = 0_u32;
+            for member in &world.members {
+                first_ranks.insert(&member.node_id, first);
+                first = first.saturating_add(member.local_world_size);
+            }
+        }
+        let mut nodes: Vec<NodeStatus> = self
+            .nodes
+            .iter()
+            .map(|(id, node)| {
+                let rank = self.node_rank_of(id).or(node.request.wish);
+                NodeStatus {
+                    node_rank: rank.map(|rank| rank.0),
+                    host: node.request.attributes.host_name.clone(),
+                    address: node.request.address.clone(),
+                    state: self.node_state(id, node),
+                    workers: node.request.local_world_size,
+                    first_rank: first_ranks.get(id).copied(),
+                    restarts: rank.map_or(0, |rank| self.history.restarts_of(rank)),
+                    replacements: rank.and_then(|rank| self.losses.get(&rank)).copied().unwrap_or_default(),
+                    max_replacements: self.policy.restart_count,
+                    seconds: (now - node.joined).as_secs_f64(),
+                    accelerators: self.inventories.get(id).map(|it| it.to_string()),
+                }
+            })
+            .collect();
+        nodes.sort_by(|a, b| {
+            let key = |node: &NodeStatus| (node.state == NodeState::Spare, node.node_rank.is_none(), node.node_rank);
+            key(a).cmp(&key(b)).then_with(|| a.host.cmp(&b.host)).then_with(|| a.address.cmp(&b.address))
+        });
+        nodes
+    }
+
+    fn node_state(&self, id: &NodeId, node: &Node) -> NodeState {
+        if !node.is_connected && !matches!(self.phase, Phase::Over { .. }) {
+            return NodeState::Disconnected;
+        }
+        match &self.phase {
+            Phase::Running { succeeded, .. } | Phase::Restoring { succeeded, .. } if succeeded.contains(id) => {
+                NodeState::Succeeded
+            }
+            Phase::Running { .. } if self.waiting.contains(id) => NodeState::Spare,
+            Phase::Running { .. } | Phase::Restoring { .. } => NodeState::Running,
+            Phase::Gathering { awaited, .. } if awaited.contains(id) => NodeState::Stopping,
+            Phase::Checking(_) | Phase::Measuring(_) if self.has_part(id) => NodeState::Checking,
+            Phase::Placing { .. } | Phase::Hosting { .. } if self.has_part(id) => NodeState::Starting,
+            Phase::Over { verdict: JobVerdict::Succeeded, .. } => NodeState::Succeeded,
+            Phase::Over { .. } => NodeState::Stopping,
+            Phase::Gathering { .. }
+            | Phase::Placing { .. }
+            | Phase::Hosting { .. }
+            | Phase::Checking(_)
+            | Phase::Measuring(_) => NodeState::Waiting,
+        }
+    }
+}
+
+fn check_status(seconds_ago: f64, report: &TaintReport) -> CheckStatus {
+    let nodes = (0..).zip(&report.nodes).zip(&report.outcome.nodes);
+    let tests = (0..).zip(&report.outcome.rounds).flat_map(|(round, record)| {
+        record.tests.iter().map(move |test| TestStatus {
+            round,
+            nodes: test.members.clone(),
+            result: match test.result {
+                TestResult::Pass => "pass",
+                TestResult::Slow => "slow",
+                TestResult::Fail => "fail",
+            }
+            .to_owned(),
+            bytes_per_second: test.bytes_per_second.map(|rate| rate as f64),
+        })
+    });
+    let tests: Vec<TestStatus> = tests.collect();
+    let skipped = tests.len().saturating_sub(MAX_TESTS);
+    CheckStatus {
+        check: report.check,
+        seconds_ago,
+        nodes: nodes
+            .map(|((number, node), finding)| CheckedNodeStatus {
+                number,
+                host: node.host.clone(),
+                address: node.ip.clone(),
+                verdict: finding.verdict.as_str().to_owned(),
+                excluded: finding.excluded,
+                tainted: finding.tainted,
+                evidence: finding.evidence.first().map(|it| it.message.clone()),
+            })
+            .collect(),
+        tests: tests.into_iter().skip(skipped).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn counts_of_nodes_saturate() {
+        assert_eq!(super::count(usize::MAX), u32::MAX);
+    }
+}
