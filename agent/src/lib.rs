@@ -42,7 +42,7 @@ pub use self::{
     logs::{Console, Drained, GenerationLogs, LogError, Logs, Stream, TAIL_BYTES, plain},
     master_link::MasterAt,
     report::{Report, WorkerEvidence},
-    store_host::{Allowed, Reach, SharedStore, StoreHost, StoreHostError, StoreLimits, bind, bind_at},
     status_client::{StatusClient, StatusError, StatusWatch},
+    store_host::{Allowed, Reach, SharedStore, StoreHost, StoreHostError, StoreLimits, bind, bind_at},
     streams::Streams,
 };

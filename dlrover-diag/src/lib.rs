@@ -1,8 +1,9 @@
-//! `dlrover-diag`: inspects a cluster, outside any job. One file for each subcommand.
+//! `dlrover-diag`: inspects a cluster, and running jobs. One file for each subcommand.
 
 mod gpus;
 mod pair;
 mod rehearse;
+mod status;
 mod switchbox;
 mod table;
 mod topo;
@@ -21,7 +22,7 @@ use launcher::{
     failure::{FAILED, print_line},
 };
 
-/// Inspects a cluster, outside any job
+/// Inspects running jobs and the cluster they run on
 #[derive(Debug, Parser)]
 #[command(name = "dlrover-diag", version, arg_required_else_help = true)]
 struct Arguments {
@@ -31,6 +32,8 @@ struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Subcommand {
+    Status(status::Arguments),
+    Events(status::EventArguments),
     Gpus(gpus::Arguments),
     Pair(pair::Arguments),
     Rehearse(Box<rehearse::Arguments>),
@@ -50,6 +53,8 @@ pub fn main() -> ExitCode {
     match Arguments::try_parse() {
         Err(error) => clap_error::answer("dlrover-diag", error),
         Ok(Arguments { subcommand }) => match subcommand {
+            Subcommand::Status(arguments) => status::main(&arguments, env),
+            Subcommand::Events(arguments) => status::events(&arguments, env),
             Subcommand::Gpus(arguments) => gpus::main(&arguments, env),
             Subcommand::Pair(arguments) => pair::main(&arguments),
             Subcommand::Rehearse(arguments) => rehearse::main(&arguments),

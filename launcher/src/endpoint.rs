@@ -26,7 +26,7 @@ impl Endpoint {
     /// # Errors
     ///
     /// What would be right.
-    pub(crate) fn of_master(text: &str) -> Result<Self, &'static str> {
+    pub fn of_master(text: &str) -> Result<Self, &'static str> {
         const FORM: &str = "give HOST:PORT, such as master-0:50001 or [fd00::7]:50001";
         let text = text.trim();
         let text = text.strip_prefix("http://").unwrap_or(text);

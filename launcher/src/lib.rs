@@ -16,7 +16,6 @@ mod child_failed;
 mod cli;
 mod completion;
 mod embedded;
-mod endpoint;
 mod endpoint_listener;
 mod events;
 mod host_names;
@@ -37,6 +36,7 @@ mod usage;
 
 pub mod box_pairs;
 pub mod clap_error;
+pub mod endpoint;
 pub mod entry;
 pub mod environment;
 pub mod failure;

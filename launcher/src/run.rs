@@ -26,7 +26,7 @@ use crate::{
     open_files,
     rendezvous::{RendezvousError, RendezvousSetup, set_up},
     resolve::{self, LaunchPlan},
-    telemetry,
+    status_socket, telemetry,
 };
 
 /// The timeout of the sweep. A shorter run ends at most that much later.

@@ -47,7 +47,12 @@ pub use self::{
     tls::TlsError,
     topology::TopologyFileError,
 };
-use self::{job_loop::{JobLoop, StatusChange}, log::LogTo, service::MasterService, taint_publisher::TaintPublisher};
+use self::{
+    job_loop::{JobLoop, StatusChange},
+    log::LogTo,
+    service::MasterService,
+    taint_publisher::TaintPublisher,
+};
 #[doc(hidden)]
 pub use self::{journal::bytes as journal_bytes, taint_publisher::taint_document};
 
@@ -213,8 +218,15 @@ impl Prepared {
             let _over = is_over.await;
         });
         let mut server: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(server);
-        let mut job =
-            JobLoop::new(loaded_job, topology_file, taints, log.clone(), inbox, commands.downgrade(), changes);
+        let mut job = JobLoop::new(
+            loaded_job,
+            topology_file,
+            taints,
+            log.clone(),
+            inbox,
+            commands.downgrade(),
+            changes,
+        );
         drop(commands);
         let verdict = tokio::select! {
             verdict = job.run() => verdict?,

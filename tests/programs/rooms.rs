@@ -13,7 +13,7 @@ const CRATES: [(&str, &[&str]); 11] = [
     ("agent", &["diagnosis", "master-proto", "probes", "processes", "rules", "store"]),
     ("master", &["diagnosis", "master-proto", "processes", "rules"]),
     ("launcher", &["agent", "diagnosis", "master", "master-proto", "probes", "processes", "rules"]),
-    ("dlrover-diag", &["agent", "diagnosis", "launcher", "probes", "rules"]),
+    ("dlrover-diag", &["agent", "diagnosis", "launcher", "master-proto", "probes", "rules"]),
     ("benches", &["agent", "diagnosis", "launcher", "master", "master-proto", "rules", "store"]),
 ];
 

@@ -85,7 +85,7 @@ impl ConnectError {
 }
 
 /// Opens connections to the master.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(crate) struct Connector {
     at: MasterAt,
     secret: NodeSecret,

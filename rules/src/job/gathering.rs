@@ -197,7 +197,8 @@ impl Job {
                 (self.arrivals, now)
             }
         };
-        let known = Node { request, is_connected: true, assigned: None, has_taken_assignment, arrival, joined };
+        let known =
+            Node { request, is_connected: true, assigned: None, has_taken_assignment, arrival, joined };
         if self.nodes.insert(node.clone(), known).is_none() {
             let name = self.name_of(&node);
             self.history.joined(now, &name);

@@ -228,6 +228,8 @@ impl History {
                 }
                 self.round_ended(now, &why.to_string());
             }
+            // Its workers start at once, or something worth a line of its own happens.
+            Log::Placed { .. } => return,
             _ => {}
         }
         let text = log.to_string();
@@ -288,8 +290,10 @@ impl Job {
         {
             self.history.round_started(now, round, super::count(nodes));
         }
-        let is_gathering =
-            matches!(after.phase, JobPhase::Pending | JobPhase::Rendezvous | JobPhase::Check | JobPhase::Restart);
+        let is_gathering = matches!(
+            after.phase,
+            JobPhase::Pending | JobPhase::Rendezvous | JobPhase::Check | JobPhase::Restart
+        );
         if is_gathering {
             self.history.gathering_since.get_or_insert(now);
         }

@@ -1,6 +1,6 @@
 //! The job's status as data ([`JobStatus`]), from its state and its history. Asked for by people, never by decisions.
 
-use super::{Job, Node, Phase, count};
+use super::{Job, Node, Phase};
 use crate::{
     ids::{NodeId, Round},
     job_status::{
@@ -55,7 +55,8 @@ impl Job {
                     nodes: past.nodes,
                     rendezvous_seconds: past.rendezvous.as_secs_f64(),
                     started_seconds_ago: ago(past.started),
-                    ran_seconds: (past.ended.as_ref().map_or(now, |(at, _)| *at) - past.started).as_secs_f64(),
+                    ran_seconds: (past.ended.as_ref().map_or(now, |(at, _)| *at) - past.started)
+                        .as_secs_f64(),
                     ended: past.ended.as_ref().map(|(_, why)| why.clone()),
                 })
                 .collect(),
@@ -127,7 +128,9 @@ impl Job {
             })
             .collect();
         nodes.sort_by(|a, b| {
-            let key = |node: &NodeStatus| (node.state == NodeState::Spare, node.node_rank.is_none(), node.node_rank);
+            let key = |node: &NodeStatus| {
+                (node.state == NodeState::Spare, node.node_rank.is_none(), node.node_rank)
+            };
             key(a).cmp(&key(b)).then_with(|| a.host.cmp(&b.host)).then_with(|| a.address.cmp(&b.address))
         });
         nodes
@@ -138,7 +141,9 @@ impl Job {
             return NodeState::Disconnected;
         }
         match &self.phase {
-            Phase::Running { succeeded, .. } | Phase::Restoring { succeeded, .. } if succeeded.contains(id) => {
+            Phase::Running { succeeded, .. } | Phase::Restoring { succeeded, .. }
+                if succeeded.contains(id) =>
+            {
                 NodeState::Succeeded
             }
             Phase::Running { .. } if self.waiting.contains(id) => NodeState::Spare,
@@ -189,13 +194,5 @@ fn check_status(seconds_ago: f64, report: &TaintReport) -> CheckStatus {
             })
             .collect(),
         tests: tests.into_iter().skip(skipped).collect(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn counts_of_nodes_saturate() {
-        assert_eq!(super::count(usize::MAX), u32::MAX);
     }
 }

@@ -14,6 +14,7 @@ mod promises;
 mod rendezvous;
 mod replacement;
 mod restoring;
+mod status;
 mod strangers;
 
 use super::*;

@@ -1,0 +1,322 @@
+//! `dlrover-diag status` and `dlrover-diag events`: what a running job is doing.
+
+mod local;
+mod screen;
+mod source;
+
+use std::{
+    io::{self, IsTerminal as _, Write as _},
+    process::ExitCode,
+    time::Duration,
+};
+
+use chrono::{Local, SecondsFormat, TimeDelta};
+use clap::value_parser;
+use rules::job_status::{JobEvent, JobStatus};
+use serde_json::json;
+use tokio::{runtime, time::sleep};
+
+use self::{
+    screen::{Style, for_people, headline},
+    source::{Source, SourceError, Statuses},
+};
+use super::{line, log_line};
+use launcher::{
+    environment::Environment,
+    failure::{FAILED, SUCCEEDED, USAGE},
+};
+
+/// How long a follower waits before it tries to reach a master again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The width of lines where there is no terminal to ask.
+const WIDTH: usize = 100;
+
+/// What both subcommands take.
+#[derive(Debug, Clone, clap::Args)]
+struct Where {
+    /// The job master; without it the job of this node's launcher [env: DLROVER_MASTER_ADDR]
+    #[arg(value_name = "HOST:PORT")]
+    master: Option<String>,
+    /// The job, where several run on this node
+    #[arg(long, value_name = "ID", conflicts_with = "master")]
+    run_id: Option<String>,
+    /// How long to wait for the first answer
+    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u64).range(1..=600), default_value = "10")]
+    timeout: u64,
+    /// A file with the job's token [env: DLROVER_JOB_TOKEN, DLROVER_JOB_TOKEN_FILE]
+    #[arg(long, value_name = "FILE", requires = "master")]
+    job_token_file: Option<std::path::PathBuf>,
+    /// The CA of the job master, PEM [env: DLROVER_TLS_CA]
+    #[arg(long, value_name = "FILE", requires = "master")]
+    tls_ca: Option<std::path::PathBuf>,
+    /// A client certificate, PEM [env: DLROVER_TLS_CERT]
+    #[arg(long, value_name = "FILE", requires = "master")]
+    tls_cert: Option<std::path::PathBuf>,
+    /// Its key, PEM [env: DLROVER_TLS_KEY]
+    #[arg(long, value_name = "FILE", requires = "master")]
+    tls_key: Option<std::path::PathBuf>,
+}
+
+/// Shows what a running job is doing: nodes, rounds, failures, the last check
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Without HOST:PORT the launchers of this node are asked; they answer processes of their own user, and of root.
+
+Exit code: 0 when there is a status, 1 when no job master answers, 2 when the command line cannot be used. With \
+--watch: 0 when the job has succeeded, 1 when it has failed.")]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    at: Where,
+    /// Show it again when it changes, until the job ends: a live screen, or a line for each change where standard \
+    /// output is no terminal
+    #[arg(long, short)]
+    watch: bool,
+    /// One JSON document (dlrover.job-status/v1); with --watch one line for each change
+    #[arg(long)]
+    json: bool,
+}
+
+/// Follows the events of a running job, a line each, from the last 256 on
+#[derive(Debug, clap::Args)]
+pub(super) struct EventArguments {
+    #[command(flatten)]
+    at: Where,
+    /// A JSON object for each event: number, time, message
+    #[arg(long)]
+    json: bool,
+    /// Print the events so far, and exit
+    #[arg(long)]
+    no_follow: bool,
+}
+
+pub(super) fn main(arguments: &Arguments, env: Environment<'_>) -> ExitCode {
+    let is_colourful = io::stdout().is_terminal() && env.get_filled("NO_COLOR").is_none();
+    with_source(&arguments.at, env, async |source, timeout| match (arguments.watch, arguments.json) {
+        (false, is_json) => {
+            let status = source.once(timeout).await?;
+            let text = match is_json {
+                true => pretty(&status),
+                false => for_people(&status, &Style::of_terminal(is_colourful)),
+            };
+            Ok(super::print(&text, SUCCEEDED))
+        }
+        (true, is_json) => {
+            let is_screen = !is_json && io::stdout().is_terminal();
+            let mut shown = Shown { is_json, is_screen, is_colourful, last: None };
+            follow(source, timeout, &mut shown).await
+        }
+    })
+}
+
+pub(super) fn events(arguments: &EventArguments, env: Environment<'_>) -> ExitCode {
+    with_source(&arguments.at, env, async |source, timeout| {
+        let mut printed = Printed { is_json: arguments.json, last: (String::new(), 0) };
+        if arguments.no_follow {
+            let status = source.once(timeout).await?;
+            return Ok(match printed.show(&status) {
+                Ok(()) => ExitCode::from(SUCCEEDED),
+                Err(error) => cannot_write(&error),
+            });
+        }
+        follow(source, timeout, &mut printed).await
+    })
+}
+
+/// Runs `show` with what answers, and reports why nothing does.
+fn with_source(
+    at: &Where,
+    env: Environment<'_>,
+    show: impl AsyncFnOnce(Source, Duration) -> Result<ExitCode, SourceError>,
+) -> ExitCode {
+    let source = match Source::new(at, env) {
+        Ok(source) => source,
+        Err(error) => {
+            log_line(format_args!("error: {}", rules::chain(&error)));
+            return ExitCode::from(USAGE);
+        }
+    };
+    let runtime = match runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            log_line(format_args!("error: cannot start the runtime: {error}"));
+            return ExitCode::from(FAILED);
+        }
+    };
+    let code = runtime.block_on(show(source, Duration::from_secs(at.timeout))).unwrap_or_else(|error| {
+        log_line(format_args!("error: {}", rules::chain(&error)));
+        ExitCode::from(FAILED)
+    });
+    runtime.shutdown_background();
+    code
+}
+
+fn pretty(status: &JobStatus) -> String {
+    serde_json::to_string_pretty(status).unwrap_or_default()
+}
+
+fn cannot_write(error: &io::Error) -> ExitCode {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        return ExitCode::from(SUCCEEDED);
+    }
+    log_line(format_args!("error: cannot write the output: {error}"));
+    ExitCode::from(FAILED)
+}
+
+/// What shows statuses as they come.
+trait Show {
+    fn show(&mut self, status: &JobStatus) -> io::Result<()>;
+    /// There is no contact with the master.
+    fn lost(&mut self, why: &str) -> io::Result<()>;
+    fn end(&mut self) {}
+}
+
+/// Shows statuses until the job is over. A master that was reached once is waited for: it may be restarted.
+async fn follow(source: Source, timeout: Duration, to: &mut impl Show) -> Result<ExitCode, SourceError> {
+    let mut statuses = source.follow(timeout).await?;
+    let mut last: Option<JobStatus> = None;
+    let code = loop {
+        let next = tokio::select! {
+            next = statuses.next() => next,
+            _ctrl_c = tokio::signal::ctrl_c() => break ExitCode::from(SUCCEEDED),
+        };
+        let why = match next {
+            Ok(Some(status)) => {
+                if let Err(error) = to.show(&status) {
+                    break cannot_write(&error);
+                }
+                last = Some(status);
+                continue;
+            }
+            Ok(None) => "the job master has ended".to_owned(),
+            Err(error) => rules::chain(&error).to_string(),
+        };
+        if let Some(end) = last.as_ref().and_then(|status| status.end.as_ref()) {
+            break ExitCode::from(if end.succeeded { SUCCEEDED } else { FAILED });
+        }
+        if let Err(error) = to.lost(&why) {
+            break cannot_write(&error);
+        }
+        tokio::select! {
+            again = reconnect(&source, timeout) => statuses = again,
+            _ctrl_c = tokio::signal::ctrl_c() => break ExitCode::from(SUCCEEDED),
+        }
+    };
+    to.end();
+    Ok(code)
+}
+
+async fn reconnect(source: &Source, timeout: Duration) -> Statuses {
+    loop {
+        sleep(RETRY).await;
+        if let Ok(statuses) = source.follow(timeout).await {
+            return statuses;
+        }
+    }
+}
+
+/// `status --watch`.
+struct Shown {
+    is_json: bool,
+    is_screen: bool,
+    is_colourful: bool,
+    /// The last line, which is not repeated.
+    last: Option<String>,
+}
+
+impl Show for Shown {
+    fn show(&mut self, status: &JobStatus) -> io::Result<()> {
+        if self.is_json {
+            return line(&serde_json::to_string(status).unwrap_or_default());
+        }
+        if self.is_screen {
+            let style = Style::of_terminal(self.is_colourful);
+            return redraw(&for_people(status, &style), style.height);
+        }
+        let text = headline(status);
+        if self.last.as_ref() != Some(&text) {
+            line(&format!("{} {text}", now()))?;
+            self.last = Some(text);
+        }
+        Ok(())
+    }
+
+    fn lost(&mut self, why: &str) -> io::Result<()> {
+        let text = format!("no contact with the job master: {why}; reconnecting");
+        if self.is_screen {
+            let mut out = io::stdout();
+            write!(out, "\r\n{text}")?;
+            return out.flush();
+        }
+        log_line(text);
+        Ok(())
+    }
+
+    fn end(&mut self) {
+        if self.is_screen {
+            // The shell's prompt comes below the last screen.
+            let _closed = line("");
+        }
+    }
+}
+
+/// Draws over the last screen, without clearing it first: nothing flickers. What does not fit is left away.
+fn redraw(text: &str, height: usize) -> io::Result<()> {
+    let mut screen = String::from("\x1b[H");
+    for text in text.lines().take(height.saturating_sub(1).max(1)) {
+        screen.push_str(text);
+        screen.push_str("\x1b[K\r\n");
+    }
+    screen.push_str("\x1b[J");
+    let mut out = io::stdout();
+    out.write_all(screen.as_bytes())?;
+    out.flush()
+}
+
+/// `events`.
+struct Printed {
+    is_json: bool,
+    /// The master's epoch, and the number of the last event that was printed.
+    last: (String, u64),
+}
+
+impl Show for Printed {
+    fn show(&mut self, status: &JobStatus) -> io::Result<()> {
+        // A master without state counts from 1 again.
+        let newest = status.events.last().map_or(0, |event| event.number);
+        if newest < self.last.1 && status.master.epoch != self.last.0 {
+            self.last.1 = 0;
+        }
+        self.last.0.clone_from(&status.master.epoch);
+        for event in status.events.iter().filter(|event| event.number > self.last.1) {
+            line(&self.text(event))?;
+        }
+        self.last.1 = self.last.1.max(newest);
+        Ok(())
+    }
+
+    fn lost(&mut self, why: &str) -> io::Result<()> {
+        log_line(format_args!("no contact with the job master: {why}; reconnecting"));
+        Ok(())
+    }
+}
+
+impl Printed {
+    fn text(&self, event: &JobEvent) -> String {
+        let time = at(event.seconds_ago);
+        match self.is_json {
+            true => json!({ "number": event.number, "time": time, "message": event.message }).to_string(),
+            false => format!("{time} {}", event.message),
+        }
+    }
+}
+
+/// The time so many seconds ago, by the clock of this host.
+fn at(seconds_ago: f64) -> String {
+    let ago = TimeDelta::from_std(Duration::try_from_secs_f64(seconds_ago).unwrap_or_default());
+    (Local::now() - ago.unwrap_or_default()).to_rfc3339_opts(SecondsFormat::Millis, false)
+}
+
+fn now() -> String {
+    at(0.0)
+}

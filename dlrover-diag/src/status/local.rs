@@ -1,0 +1,166 @@
+//! The launchers of this node, found by their sockets (`launcher::status_socket`).
+
+use std::{
+    io,
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::net::{SocketAddr, UnixStream as StdStream},
+    },
+};
+
+use launcher::status_socket::{FOLLOW, ONCE, PREFIX};
+use rules::job_status::JobStatus;
+use serde::Deserialize;
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
+    net::UnixStream,
+};
+
+/// Why no launcher of this node answers.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LocalError {
+    #[error("cannot look for launchers on this node")]
+    Search(#[source] io::Error),
+    #[error(
+        "no dlrover-run of this user runs on this node; give the address of the job master (HOST:PORT), or run this \
+         command where the job runs"
+    )]
+    None,
+    #[error("no dlrover-run of this node runs a job with the run id {run_id}; there are: {others}")]
+    NotThere { run_id: String, others: String },
+    #[error("several jobs run on this node; choose one with --run-id: {runs}")]
+    Several { runs: String },
+    #[error("the launcher with pid {pid} did not answer")]
+    Lost {
+        pid: u32,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the launcher with pid {pid} has no status: {reason}")]
+    Refused { pid: u32, reason: String },
+}
+
+/// A line that is no status.
+#[derive(Deserialize)]
+struct Refusal {
+    error: String,
+}
+
+/// The statuses that a launcher passes on.
+pub(super) struct LocalStatuses {
+    pid: u32,
+    lines: Lines<BufReader<UnixStream>>,
+}
+
+impl LocalStatuses {
+    async fn open(pid: u32, question: u8) -> io::Result<Self> {
+        let address = SocketAddr::from_abstract_name(format!("{PREFIX}{pid}"))?;
+        // A local socket connects at once, or is full.
+        let stream = StdStream::connect_addr(&address)?;
+        stream.set_nonblocking(true)?;
+        let mut stream = UnixStream::from_std(stream)?;
+        stream.write_all(&[question]).await?;
+        Ok(Self { pid, lines: BufReader::new(stream).lines() })
+    }
+
+    /// The next document; `None` at the end.
+    pub(super) async fn next(&mut self) -> Result<Option<String>, LocalError> {
+        let pid = self.pid;
+        let line = self.lines.next_line().await.map_err(|source| LocalError::Lost { pid, source })?;
+        match line {
+            Some(line) => match serde_json::from_str::<Refusal>(&line) {
+                Ok(Refusal { error }) => Err(LocalError::Refused { pid, reason: error }),
+                Err(_) => Ok(Some(line)),
+            },
+            None => Ok(None),
+        }
+    }
+}
+
+/// Asks the launcher of this run once.
+pub(super) async fn once(run_id: Option<&str>) -> Result<String, LocalError> {
+    Ok(find(run_id).await?.1)
+}
+
+/// Follows the launcher of this run.
+pub(super) async fn follow(run_id: Option<&str>) -> Result<LocalStatuses, LocalError> {
+    let (pid, _) = find(run_id).await?;
+    LocalStatuses::open(pid, FOLLOW).await.map_err(|source| LocalError::Lost { pid, source })
+}
+
+/// The launcher to ask, and its answer.
+async fn find(run_id: Option<&str>) -> Result<(u32, String), LocalError> {
+    let (mut runs, mut failure) = (Vec::new(), None);
+    for pid in launchers().map_err(LocalError::Search)? {
+        match ask(pid).await {
+            Ok(Some(text)) => {
+                let status = serde_json::from_str::<JobStatus>(&text).ok();
+                runs.push((pid, status.and_then(|it| Some((it.job?, it.master.epoch))), text));
+            }
+            // It belongs to another user, or has just ended.
+            Ok(None) => {}
+            Err(error) => failure = Some(error),
+        }
+    }
+    let names = |runs: &[(u32, Option<(String, String)>, String)]| {
+        let mut names: Vec<&str> =
+            runs.iter().filter_map(|(_, run, _)| Some(run.as_ref()?.0.as_str())).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.join(", ")
+    };
+    if let Some(run_id) = run_id {
+        let others = names(&runs);
+        runs.retain(|(_, run, _)| run.as_ref().is_some_and(|(name, _)| name == run_id));
+        if runs.is_empty() {
+            return Err(LocalError::NotThere { run_id: run_id.to_owned(), others });
+        }
+    }
+    // Several launchers of one job are one job.
+    let is_one_job = runs.windows(2).all(|pair| pair[0].1 == pair[1].1);
+    if !is_one_job {
+        return Err(LocalError::Several { runs: names(&runs) });
+    }
+    match (runs.into_iter().next(), failure) {
+        (Some((pid, _, text)), _) => Ok((pid, text)),
+        (None, Some(failure)) => Err(failure),
+        (None, None) => Err(LocalError::None),
+    }
+}
+
+async fn ask(pid: u32) -> Result<Option<String>, LocalError> {
+    match LocalStatuses::open(pid, ONCE).await {
+        Ok(mut statuses) => statuses.next().await,
+        Err(_) => Ok(None),
+    }
+}
+
+/// The process ids of launchers whose sockets this network namespace has.
+fn launchers() -> io::Result<Vec<u32>> {
+    let sockets = std::fs::read_to_string("/proc/net/unix")?;
+    let mut pids: Vec<u32> = sockets.lines().filter_map(pid_of).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    Ok(pids)
+}
+
+/// The process id in a line of `/proc/net/unix`. Connections have the name of their listener, too.
+fn pid_of(line: &str) -> Option<u32> {
+    let name = line.split_whitespace().last()?;
+    name.strip_prefix('@')?.strip_prefix(PREFIX)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_of_launchers_are_recognised() {
+        let of =
+            |name: &str| pid_of(&format!("0000000000000000: 00000002 00000000 00010000 0001 01 4711 {name}"));
+        assert_eq!(of("@dlrover-run.312"), Some(312));
+        for other in ["@dlrover-run.x", "@dlrover-run.", "/tmp/dlrover-run.3", "@other.3", ""] {
+            assert_eq!(of(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! A status for people: some lines on the job, a table of its nodes, the last events.
+
+use std::{collections::BTreeMap, io};
+
+use diagnosis::counted::counted;
+use rules::job_status::{JobPhase, JobStatus, NodeState, NodeStatus};
+
+use super::WIDTH;
+use crate::table::Table;
+
+/// Events that are shown below the nodes.
+const EVENTS: usize = 8;
+
+/// Columns and rows of what it is drawn on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Style {
+    pub(super) width: usize,
+    pub(super) height: usize,
+    pub(super) is_colourful: bool,
+}
+
+impl Style {
+    /// Of the terminal, if standard output is one.
+    pub(super) fn of_terminal(is_colourful: bool) -> Self {
+        let size = terminal_size::terminal_size_of(io::stdout());
+        let (width, height) =
+            size.map_or((WIDTH, usize::MAX), |(width, height)| (width.0.into(), height.0.into()));
+        Self { width: width.max(40), height, is_colourful }
+    }
+
+    fn paint(&self, code: &str, text: &str) -> String {
+        if self.is_colourful { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+const GREEN: &str = "32";
+const YELLOW: &str = "33";
+const RED: &str = "31";
+const BOLD: &str = "1";
+
+/// One line: `job llm: running, round 3 on 4 nodes, 32 workers`.
+pub(super) fn headline(status: &JobStatus) -> String {
+    let job = status.job.as_deref().unwrap_or("(no node has joined)");
+    let mut text = format!("job {job}: {}", phase(status));
+    if status.phase == JobPhase::Over {
+        return text;
+    }
+    if let Some(round) = status.round {
+        text.push_str(&format!(", round {round}"));
+    }
+    if let Some(world) = status.world_size {
+        let running = status.nodes.iter().filter(|node| node.first_rank.is_some()).count();
+        text.push_str(&format!(" on {}, {}", counted(running, "node"), counted(world, "worker")));
+    }
+    if let Some(pending) = &status.pending {
+        text.push_str(&format!("; {pending}"));
+    }
+    text
+}
+
+fn phase(status: &JobStatus) -> String {
+    match (&status.end, status.phase) {
+        (Some(end), _) if end.succeeded => "succeeded".to_owned(),
+        (Some(end), _) => format!("failed: {}", end.message),
+        (None, JobPhase::Pending) => "waiting for nodes".to_owned(),
+        (None, JobPhase::Rendezvous) => "rendezvous".to_owned(),
+        (None, JobPhase::Check) => "network check".to_owned(),
+        (None, JobPhase::Restart) => "restarting workers".to_owned(),
+        (None, JobPhase::Running) => "running".to_owned(),
+        (None, JobPhase::Over) => "over".to_owned(),
+    }
+}
+
+/// The whole status.
+pub(super) fn for_people(status: &JobStatus, style: &Style) -> String {
+    let mut text = String::new();
+    let colour = match (&status.end, status.phase) {
+        (Some(end), _) => {
+            if end.succeeded {
+                GREEN
+            } else {
+                RED
+            }
+        }
+        (None, JobPhase::Running) => GREEN,
+        (None, _) => YELLOW,
+    };
+    for (index, line) in wrapped(&headline(status), style.width, 2).iter().enumerate() {
+        text.push_str(&style.paint(if index == 0 { BOLD } else { colour }, line));
+        text.push('\n');
+    }
+    for fact in facts(status) {
+        for line in wrapped(&fact, style.width - 2, 2) {
+            text.push_str(&format!("  {line}\n"));
+        }
+    }
+    if !status.nodes.is_empty() {
+        text.push('\n');
+        text.push_str(&nodes(status, style));
+    }
+    if !status.events.is_empty() {
+        text.push('\n');
+        let shown = status.events.len().saturating_sub(EVENTS);
+        for event in &status.events[shown..] {
+            let line = format!("{:>9} ago  {}", duration(event.seconds_ago), event.message);
+            text.push_str(&shortened(&line, style.width));
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// The lines under the first one.
+fn facts(status: &JobStatus) -> Vec<String> {
+    let mut facts = Vec::new();
+    let totals = &status.totals;
+    if let Some(ratio) = totals.effective_training_ratio {
+        let lost = &totals.lost_seconds;
+        let causes = [
+            ("pending", lost.pending),
+            ("rendezvous", lost.rendezvous),
+            ("check", lost.check),
+            ("restart", lost.restart),
+        ];
+        let causes: Vec<String> = causes
+            .iter()
+            .filter(|(_, seconds)| *seconds >= 0.05)
+            .map(|(cause, seconds)| format!("{cause} {}", duration(*seconds)))
+            .collect();
+        let causes = if causes.is_empty() { String::new() } else { format!("; {}", causes.join(", ")) };
+        facts.push(format!("workers ran {:.1} % of {}{causes}", ratio * 100.0, duration(status.age_seconds)));
+    }
+    let mut sums = vec![
+        counted(totals.rounds, "round"),
+        format!("{} after failures", counted(totals.worker_restarts, "restart")),
+        format!("{} lost", counted(totals.node_losses, "node")),
+    ];
+    if let (Some(min), Some(max)) = (status.min_nodes, status.max_nodes) {
+        let range = if min == max { min.to_string() } else { format!("{min}-{max}") };
+        sums.push(format!("--nnodes {range}"));
+    }
+    facts.push(sums.join(", "));
+    if let Some(failure) = &status.last_failure {
+        let round = failure.round.map_or_else(String::new, |round| format!(", round {round}"));
+        let ago = duration(failure.seconds_ago);
+        facts.push(format!("last failure {ago} ago{round}: {}: {}", failure.node, failure.reason));
+    }
+    if let Some(check) = &status.check {
+        let healthy = check.nodes.iter().filter(|node| node.verdict == "healthy").count();
+        let ago = duration(check.seconds_ago);
+        let mut text = format!(
+            "network check {} {ago} ago: {healthy} of {} healthy",
+            check.check,
+            counted(check.nodes.len(), "node")
+        );
+        for node in check.nodes.iter().filter(|node| node.verdict != "healthy").take(4) {
+            let taint = if node.tainted { ", tainted" } else { "" };
+            text.push_str(&format!("; node {} ({}): {}{taint}", node.number, node.address, node.verdict));
+        }
+        facts.push(text);
+    }
+    let master = &status.master;
+    facts.push(format!(
+        "job master {}, up {}, {}",
+        master.version,
+        duration(master.seconds as f64),
+        if master.has_state_dir { "with a state directory" } else { "without a state directory" }
+    ));
+    facts
+}
+
+fn nodes(status: &JobStatus, style: &Style) -> String {
+    let mut table =
+        Table::new(["node rank", "host", "address", "state", "ranks", "restarts", "replaced", "up"]);
+    let shown = status.nodes.len().min(style.height.saturating_sub(20).max(12));
+    for node in &status.nodes[..shown] {
+        table.line([
+            node.node_rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string()),
+            shortened(&node.host, 20),
+            node.address.clone(),
+            node.state.as_str().to_owned(),
+            ranks(node),
+            node.restarts.to_string(),
+            format!("{} of {}", node.replacements, node.max_replacements),
+            duration(node.seconds),
+        ]);
+    }
+    let mut text = String::new();
+    for (index, line) in table.to_string().lines().enumerate() {
+        let line = shortened(line, style.width);
+        let colour =
+            match index.checked_sub(1).and_then(|index| status.nodes.get(index)).map(|node| node.state) {
+                None => BOLD,
+                Some(NodeState::Running | NodeState::Succeeded) => GREEN,
+                Some(NodeState::Disconnected) => RED,
+                Some(_) => YELLOW,
+            };
+        text.push_str(&style.paint(colour, &line));
+        text.push('\n');
+    }
+    if shown < status.nodes.len() {
+        let mut states: BTreeMap<NodeState, usize> = BTreeMap::new();
+        for node in &status.nodes[shown..] {
+            *states.entry(node.state).or_default() += 1;
+        }
+        let states: Vec<String> =
+            states.iter().map(|(state, count)| format!("{count} {}", state.as_str())).collect();
+        text.push_str(&format!("and {} more: {}\n", status.nodes.len() - shown, states.join(", ")));
+    }
+    text
+}
+
+fn ranks(node: &NodeStatus) -> String {
+    match node.first_rank {
+        Some(first) if node.workers > 1 => format!("{first}-{}", first + node.workers - 1),
+        Some(first) => first.to_string(),
+        None => "-".to_owned(),
+    }
+}
+
+/// `850 ms`, `12 s`, `3 m 20 s`, `2 h 5 m`, `3 d 4 h`.
+fn duration(seconds: f64) -> String {
+    if seconds < 1.0 {
+        return format!("{:.0} ms", seconds * 1000.0);
+    }
+    // Whole seconds: a status is asked for about once a second.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "saturates, and is not negative"
+    )]
+    let whole = seconds as u64;
+    let (minutes, hours, days) = (whole / 60, whole / 3600, whole / 86_400);
+    match whole {
+        0..60 => format!("{whole} s"),
+        60..3600 => format!("{minutes} m {} s", whole % 60),
+        3600..86_400 => format!("{hours} h {} m", minutes % 60),
+        _ => format!("{days} d {} h", hours % 24),
+    }
+}
+
+/// Lines of at most `width` characters, broken at spaces; those after the first are indented.
+fn wrapped(text: &str, width: usize, indent: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let is_first = lines.len() == 1;
+        let Some(line) = lines.last_mut() else { break };
+        let space = usize::from(!line.trim_start().is_empty());
+        if line.chars().count() + space + word.chars().count() > width && space == 1 {
+            lines.push(format!("{}{word}", " ".repeat(indent)));
+            continue;
+        }
+        if space == 1 {
+            line.push(' ');
+        } else if !is_first {
+            line.push_str(&" ".repeat(indent));
+        }
+        line.push_str(word);
+    }
+    lines
+}
+
+/// The start of a text that is too long.
+fn shortened(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    text.chars().take(width.saturating_sub(3)).chain("...".chars()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rules::job_status::*;
+
+    use super::*;
+
+    fn node(rank: u32, state: NodeState) -> NodeStatus {
+        NodeStatus {
+            node_rank: Some(rank),
+            host: format!("gpu-{rank}"),
+            address: format!("10.0.0.{}", rank + 1),
+            state,
+            workers: 8,
+            first_rank: (state == NodeState::Running).then_some(rank * 8),
+            restarts: u32::from(rank == 1),
+            replacements: 0,
+            max_replacements: 3,
+            seconds: 4000.0,
+            accelerators: None,
+        }
+    }
+
+    pub(in crate::status) fn status() -> JobStatus {
+        let histogram = || Histogram { buckets: vec![(1.0, 2)], count: 2, sum: 0.5 };
+        let event =
+            |number, seconds_ago, message: &str| JobEvent { number, seconds_ago, message: message.into() };
+        JobStatus {
+            schema: SCHEMA.into(),
+            job: Some("llm-7b".into()),
+            phase: JobPhase::Running,
+            phase_seconds: 720.0,
+            age_seconds: 4000.0,
+            round: Some(1),
+            min_nodes: Some(2),
+            max_nodes: Some(4),
+            world_size: Some(16),
+            pending: None,
+            nodes: vec![
+                node(0, NodeState::Running),
+                node(1, NodeState::Running),
+                node(2, NodeState::Disconnected),
+            ],
+            last_failure: Some(FailureStatus {
+                round: Some(0),
+                node: "node rank 1 (gpu-1, 10.0.0.2)".into(),
+                reason: "rank 9 exited with code 2".into(),
+                seconds_ago: 730.0,
+            }),
+            check: Some(CheckStatus {
+                check: 0,
+                seconds_ago: 3990.0,
+                nodes: vec![CheckedNodeStatus {
+                    number: 0,
+                    host: "gpu-0".into(),
+                    address: "10.0.0.1".into(),
+                    verdict: "healthy".into(),
+                    excluded: false,
+                    tainted: false,
+                    evidence: None,
+                }],
+                tests: Vec::new(),
+            }),
+            end: None,
+            rounds: Vec::new(),
+            totals: Totals {
+                rounds: 2,
+                worker_restarts: 1,
+                node_losses: 0,
+                training_seconds: 3900.0,
+                lost_seconds: LostSeconds { pending: 90.0, rendezvous: 0.02, check: 8.0, restart: 2.0 },
+                effective_training_ratio: Some(0.975),
+                rendezvous: histogram(),
+                failure_to_running: histogram(),
+            },
+            events: vec![
+                event(1, 4000.0, "node rank 0 (gpu-0, 10.0.0.1) joined"),
+                event(
+                    2,
+                    730.0,
+                    "round 0 is over: workers of node rank 1 (gpu-1, 10.0.0.2) failed: rank 9 exited with code 2",
+                ),
+            ],
+            master: MasterStatus {
+                version: "0.2.0".into(),
+                seconds: 4001,
+                epoch: "ab".into(),
+                has_state_dir: false,
+            },
+        }
+    }
+
+    #[test]
+    fn the_status_is_pleasant_to_read_at_80_columns() {
+        let text = for_people(&status(), &Style { width: 80, height: 40, is_colourful: false });
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn the_line_for_a_log_names_the_phase_and_the_round() {
+        assert_eq!(headline(&status()), "job llm-7b: running, round 1 on 2 nodes, 16 workers");
+        let end = Some(EndStatus { succeeded: false, message: "it broke".into() });
+        let over = JobStatus { phase: JobPhase::Over, end, ..status() };
+        assert_eq!(headline(&over), "job llm-7b: failed: it broke");
+    }
+
+    #[test]
+    fn many_nodes_are_counted_by_state_below_the_screen() {
+        let nodes = (0..300).map(|rank| node(rank, NodeState::Running)).collect();
+        let text = for_people(
+            &JobStatus { nodes, ..status() },
+            &Style { width: 80, height: 32, is_colourful: true },
+        );
+        assert!(text.contains("and 288 more: 288 running"), "{text}");
+        assert!(text.contains("\x1b[32m"), "{text}");
+    }
+
+    #[test]
+    fn durations_have_two_units() {
+        for (seconds, text) in [
+            (0.02, "20 ms"),
+            (59.9, "59 s"),
+            (200.0, "3 m 20 s"),
+            (7500.0, "2 h 5 m"),
+            (273_600.0, "3 d 4 h"),
+        ] {
+            assert_eq!(duration(seconds), text);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Where a status comes from: a job master at an address, or a launcher of this node.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use agent::{MasterAt, StatusClient, StatusError, StatusWatch};
+use master_proto::trust::{TlsFiles, Token, TokenError, Trust};
+use rules::job_status::JobStatus;
+use tokio::time::timeout;
+
+use super::{
+    Where,
+    local::{self, LocalError, LocalStatuses},
+};
+use launcher::{endpoint::Endpoint, environment::Environment};
+
+/// Why there is no status.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SourceError {
+    /// Not an address.
+    #[error("`{given}` is not an address: {why}")]
+    Address { given: String, why: &'static str },
+    /// The file with the token.
+    #[error("cannot read the job token from {}", path.display())]
+    TokenFile {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    /// The token.
+    #[error("the job token cannot be used")]
+    Token(#[source] TokenError),
+    /// The master.
+    #[error(transparent)]
+    Master(#[from] StatusError),
+    /// The launchers of this node.
+    #[error(transparent)]
+    Local(#[from] LocalError),
+    /// Nothing came.
+    #[error("the job master did not answer within {} s (--timeout)", limit.as_secs())]
+    Slow { limit: Duration },
+    /// Another release.
+    #[error(
+        "the answer is not a document of the kind dlrover.job-status/v1; install the same release on both sides"
+    )]
+    Document(#[source] serde_json::Error),
+}
+
+/// What is asked.
+pub(super) enum Source {
+    Master(Box<MasterAt>),
+    /// A launcher of this node, of this run if several run here.
+    Local {
+        run_id: Option<String>,
+    },
+}
+
+/// Statuses as they change.
+pub(super) enum Statuses {
+    Master(Box<(StatusClient, StatusWatch)>),
+    Local(LocalStatuses),
+}
+
+impl Source {
+    pub(super) fn new(at: &Where, env: Environment<'_>) -> Result<Self, SourceError> {
+        let variable = |name| env.get_filled(name).map(|value| value.to_string_lossy().into_owned());
+        let given = at.master.clone().or_else(|| match at.run_id {
+            Some(_) => None,
+            None => variable("DLROVER_MASTER_ADDR"),
+        });
+        let Some(given) = given else { return Ok(Self::Local { run_id: at.run_id.clone() }) };
+        let endpoint =
+            Endpoint::of_master(&given).map_err(|why| SourceError::Address { given: given.clone(), why })?;
+        let file =
+            |given: &Option<PathBuf>, name| given.clone().or_else(|| variable(name).map(PathBuf::from));
+        let tls = TlsFiles {
+            cert: file(&at.tls_cert, "DLROVER_TLS_CERT"),
+            key: file(&at.tls_key, "DLROVER_TLS_KEY"),
+            ca: file(&at.tls_ca, "DLROVER_TLS_CA"),
+        };
+        let token = match (&at.job_token_file, variable("DLROVER_JOB_TOKEN")) {
+            (None, Some(token)) => Some(token),
+            (given, _) => match file(given, "DLROVER_JOB_TOKEN_FILE") {
+                Some(path) => Some(
+                    fs::read_to_string(&path).map_err(|source| SourceError::TokenFile { path, source })?,
+                ),
+                None => None,
+            },
+        };
+        let token = token.map(|token| Token::new(&token)).transpose().map_err(SourceError::Token)?;
+        let Endpoint { host, port } = endpoint;
+        Ok(Self::Master(Box::new(MasterAt { host, port, trust: Trust { token, tls } })))
+    }
+
+    /// Asks once.
+    pub(super) async fn once(&self, limit: Duration) -> Result<JobStatus, SourceError> {
+        let asking = async {
+            let text = match self {
+                Self::Master(at) => StatusClient::connect((**at).clone()).await?.status().await?,
+                Self::Local { run_id } => local::once(run_id.as_deref()).await?,
+            };
+            parse(&text)
+        };
+        timeout(limit, asking).await.unwrap_or(Err(SourceError::Slow { limit }))
+    }
+
+    /// Follows; the first status comes within `limit`, or not at all.
+    pub(super) async fn follow(&self, limit: Duration) -> Result<Statuses, SourceError> {
+        let asking = async {
+            Ok(match self {
+                Self::Master(at) => {
+                    let mut client = StatusClient::connect((**at).clone()).await?;
+                    let watch = client.watch().await?;
+                    Statuses::Master(Box::new((client, watch)))
+                }
+                Self::Local { run_id } => Statuses::Local(local::follow(run_id.as_deref()).await?),
+            })
+        };
+        timeout(limit, asking).await.unwrap_or(Err(SourceError::Slow { limit }))
+    }
+}
+
+impl Statuses {
+    /// The next one; `None` when the job is over.
+    pub(super) async fn next(&mut self) -> Result<Option<JobStatus>, SourceError> {
+        let text = match self {
+            Self::Master(watching) => watching.1.next().await?,
+            Self::Local(statuses) => statuses.next().await?,
+        };
+        text.map(|text| parse(&text)).transpose()
+    }
+}
+
+fn parse(text: &str) -> Result<JobStatus, SourceError> {
+    serde_json::from_str(text).map_err(SourceError::Document)
+}
