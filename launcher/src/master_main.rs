@@ -11,7 +11,7 @@ mod settings;
 use std::{future, io, process::ExitCode, sync::Arc};
 
 use clap::FromArgMatches as _;
-use master::{MasterConfig, MasterError};
+use master::{MasterConfig, MasterError, Web};
 use rules::chain;
 use rules::verdict::JobVerdict;
 use tokio::signal::unix::{SignalKind, signal};
@@ -127,6 +127,7 @@ fn serve(settings: Settings) -> Result<End, MasterMainError> {
         state_dir,
         topology_file,
         taints,
+        http,
         trust,
         notices: _,
         open: _,
@@ -135,6 +136,7 @@ fn serve(settings: Settings) -> Result<End, MasterMainError> {
         // Before the port is announced.
         let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
         let listener = listen(&reach)?;
+        let page = http.as_ref().and_then(Web::url);
         let config = MasterConfig {
             policy,
             timeout,
@@ -142,10 +144,14 @@ fn serve(settings: Settings) -> Result<End, MasterMainError> {
             topology_file,
             taints,
             trust,
+            http,
             log: Arc::new(log_line),
         };
         let master = master::prepare(config)?;
         log_line(format_args!("listening on {}, job \"{job_name}\"", listener.address));
+        if let Some(page) = page {
+            log_line(format_args!("page and metrics of the job: {page}"));
+        }
         let stopped = async {
             let (Ok(mut interrupt), Ok(mut terminate)) = signals else { return future::pending().await };
             tokio::select! {

@@ -6,7 +6,7 @@ use agent::{
     AgentConfig, Allowed, Console, MasterAt, MasterPort, Reach, SharedStore, StoreHost, StoreHostError,
     StoreLimits,
 };
-use master::{LogLine, MasterConfig};
+use master::{HttpError, LogLine, MasterConfig, Web};
 use rules::chain;
 use rules::{NodeRank, job::Policy, node::Terms};
 use tokio::{net::TcpListener, task::JoinHandle};
@@ -42,6 +42,9 @@ pub enum RendezvousError {
     /// The file for reports of the master that is served here.
     #[error(transparent)]
     TaintReport(#[from] master::TaintFileError),
+    /// The web server of the master that is served here.
+    #[error(transparent)]
+    Http(#[from] HttpError),
     /// TLS without a certificate.
     #[error(
         "this launcher serves the job master at {endpoint}, which with TLS needs a certificate: give --tls-cert and \
@@ -74,7 +77,7 @@ pub async fn set_up(plan: &mut LaunchPlan, console: &Console) -> Result<Rendezvo
     let LaunchPlan { agent, rendezvous, master, local_addr, .. } = plan;
     let print_line = |line: String| console.print(format!("dlrover-run: {line}"));
     let Some(endpoint) = rendezvous.endpoint() else {
-        return set_up_single_node(agent, local_addr.as_deref(), master).await;
+        return set_up_single_node(agent, local_addr.as_deref(), master, &print_line).await;
     };
     let is_one_node = agent.terms.max_nodes == 1 && matches!(rendezvous, Rendezvous::Static(_));
     let Some(place) =
@@ -134,7 +137,8 @@ pub async fn set_up(plan: &mut LaunchPlan, console: &Console) -> Result<Rendezvo
             (None, own_store(agent, endpoint)?)
         }
     };
-    let config = config_of(master, &agent.terms, (!is_one_node).then_some(console));
+    let http = open_http(master, &print_line)?;
+    let config = config_of(master, &agent.terms, http, (!is_one_node).then_some(console));
     let embedded = embedded::start(place.listeners, shared, config)?;
     Ok(RendezvousSetup { master: at, store, embedded: Some(embedded), writes: None })
 }
@@ -144,12 +148,14 @@ async fn set_up_single_node(
     agent: &AgentConfig,
     local_addr: Option<&str>,
     master: &MasterPlan,
+    print_line: &dyn Fn(String),
 ) -> Result<RendezvousSetup, RendezvousError> {
     LoopbackDown::check("the job master of its run").map_err(BindError::from)?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(RendezvousError::Loopback)?;
     let port = listener.local_addr().map_err(RendezvousError::Loopback)?.port();
     check_taint_report(master)?;
-    let config = config_of(master, &agent.terms, None);
+    let http = open_http(master, print_line)?;
+    let config = config_of(master, &agent.terms, http, None);
     let master_writes = master.taints.file.is_some();
     let served = tokio::spawn(async move {
         match master::serve(TcpListenerStream::new(listener), config).await {
@@ -197,8 +203,23 @@ fn check_taint_report(master: &MasterPlan) -> Result<(), RendezvousError> {
     Ok(master.taints.file.as_deref().map_or(Ok(()), master::check_taint_report)?)
 }
 
+/// Opens the socket of `--http`, and says where the page is.
+fn open_http(master: &MasterPlan, print_line: &dyn Fn(String)) -> Result<Option<Web>, RendezvousError> {
+    let Some(given) = &master.http else { return Ok(None) };
+    let web = Web { socket: master::open_http(given)?, token: master.http_token.clone() };
+    if let Some(page) = web.url() {
+        print_line(format!("page and metrics of the job: {page}"));
+    }
+    Ok(Some(web))
+}
+
 /// The master is for this launcher's job: nodes of another job are refused, even when they joined first.
-fn config_of(master: &MasterPlan, terms: &Terms, console: Option<&Console>) -> MasterConfig {
+fn config_of(
+    master: &MasterPlan,
+    terms: &Terms,
+    http: Option<Web>,
+    console: Option<&Console>,
+) -> MasterConfig {
     let console = console.cloned();
     MasterConfig {
         policy: Policy { terms: Some(terms.clone()), ..master.policy.clone() },
@@ -207,6 +228,7 @@ fn config_of(master: &MasterPlan, terms: &Terms, console: Option<&Console>) -> M
         topology_file: master.topology_file.clone(),
         taints: master.taints.clone(),
         trust: master.trust.clone(),
+        http,
         log: Arc::new(move |line| match (&console, line) {
             // This node prints it too when it is one of those that wait.
             (Some(_), LogLine::Pending(_)) => {}

@@ -64,15 +64,22 @@ impl Token {
         request.metadata_mut().insert(KEY, self.header.clone());
     }
 
+    /// Whether this is the value of the header `authorization` that carries the token, `Bearer <token>`; compared in
+    /// constant time.
+    #[must_use]
+    pub fn matches(&self, header: &[u8]) -> bool {
+        let ours = self.header.as_encoded_bytes();
+        let differs = header.iter().zip(ours).fold(0_u8, |differs, (a, b)| differs | (a ^ b));
+        header.len() == ours.len() && differs == 0
+    }
+
     /// Checks that a request carries it, in constant time.
     ///
     /// # Errors
     /// It does not.
     pub fn check<T>(&self, request: &Request<T>) -> Result<(), Status> {
         let theirs = request.metadata().get(KEY).map(MetadataValue::as_encoded_bytes).unwrap_or_default();
-        let ours = self.header.as_encoded_bytes();
-        let differs = theirs.iter().zip(ours).fold(0_u8, |differs, (a, b)| differs | (a ^ b));
-        if theirs.len() == ours.len() && differs == 0 {
+        if self.matches(theirs) {
             return Ok(());
         }
         Err(Status::unauthenticated(

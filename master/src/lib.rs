@@ -7,6 +7,7 @@
 
 mod admission;
 mod file_replacement;
+mod http;
 mod job_loop;
 mod journal;
 mod loaded_job;
@@ -41,6 +42,7 @@ use tonic::{
 pub use self::journal::crash::crash_at;
 pub use self::{
     admission::max_connections,
+    http::{HttpError, Web, open_http},
     journal::JournalError,
     log::{Log, LogLine},
     taint_publisher::{TaintConfig, TaintFileError},
@@ -86,13 +88,15 @@ pub struct MasterConfig {
     pub taints: TaintConfig,
     /// Token and TLS.
     pub trust: Trust,
+    /// The web server; `None`: there is none.
+    pub http: Option<Web>,
     /// Receives the entries of the master's log, without a prefix; an entry may have several lines.
     pub log: Log,
 }
 
 impl fmt::Debug for MasterConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { policy, timeout, state_dir, topology_file, taints, trust, log: _ } = self;
+        let Self { policy, timeout, state_dir, topology_file, taints, trust, http, log: _ } = self;
         f.debug_struct("MasterConfig")
             .field("policy", policy)
             .field("timeout", timeout)
@@ -100,6 +104,7 @@ impl fmt::Debug for MasterConfig {
             .field("topology_file", topology_file)
             .field("taints", taints)
             .field("trust", trust)
+            .field("http", http)
             .finish_non_exhaustive()
     }
 }
@@ -110,6 +115,9 @@ pub enum MasterError {
     /// The gRPC server ended.
     #[error("the job master's server stopped")]
     Server(#[source] tonic::transport::Error),
+    /// The web server.
+    #[error("cannot start the web server (--http)")]
+    Http(#[source] io::Error),
     /// The certificates.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -143,6 +151,7 @@ pub struct Prepared {
     topology_file: Option<PathBuf>,
     taints: TaintConfig,
     token: Option<Token>,
+    http: Option<Web>,
     log: LogTo,
 }
 
@@ -163,11 +172,11 @@ pub async fn serve(
 /// # Errors
 /// When certificates cannot be used, or the job's state cannot be read or kept.
 pub fn prepare(config: MasterConfig) -> Result<Prepared, MasterError> {
-    let MasterConfig { policy, timeout, state_dir, topology_file, taints, trust, log } = config;
+    let MasterConfig { policy, timeout, state_dir, topology_file, taints, trust, http, log } = config;
     let Trust { token, tls } = trust;
     let tls = tls::of(&tls)?;
     let found = loaded_job::LoadedJob::load(state_dir.as_deref(), policy, timeout, &log)?;
-    Ok(Prepared { found, tls, timeout, topology_file, taints, token, log: LogTo(log) })
+    Ok(Prepared { found, tls, timeout, topology_file, taints, token, http, log: LogTo(log) })
 }
 
 impl Prepared {
@@ -190,7 +199,7 @@ impl Prepared {
         self,
         connections: impl Stream<Item = io::Result<TcpStream>> + Send + 'static,
     ) -> Result<Over, MasterError> {
-        let Self { found, tls, timeout, topology_file, taints, token, log: LogTo(log) } = self;
+        let Self { found, tls, timeout, topology_file, taints, token, http, log: LogTo(log) } = self;
         let loaded_job = match found {
             loaded_job::Found::Job(loaded_job) => *loaded_job,
             loaded_job::Found::Over { verdict, record } => {
@@ -209,6 +218,13 @@ impl Prepared {
         let (changes, changed) = watch::channel(StatusChange::default());
         let service = MasterServer::new(MasterService::new(commands.clone(), changed, log.clone()))
             .max_decoding_message_size(MAX_REQUEST_BYTES);
+        let web = match http {
+            Some(web) => {
+                let served = http::serve(web, commands.downgrade(), changes.subscribe());
+                Some(AbortOnDrop(served.map_err(MasterError::Http)?))
+            }
+            None => None,
+        };
         let service = InterceptedService::new(service, service::auth_interceptor(token, log.clone()));
         let (over, is_over) = oneshot::channel::<()>();
         let connections =
@@ -236,7 +252,7 @@ impl Prepared {
                 Ok(()) => future::pending().await,
             },
         };
-        let server = Some(Closing { over, server });
+        let server = Some(Closing { over, server, web });
         let (record, taints) = job.end();
         Ok(Over { verdict, server, record, taints: Some(taints), log: LogTo(log) })
     }
@@ -256,6 +272,8 @@ pub struct Over {
 /// The server, and what ends it.
 struct Closing {
     over: oneshot::Sender<()>,
+    /// It shows how the job ended until then.
+    web: Option<AbortOnDrop>,
     server: Pin<Box<dyn Future<Output = Result<(), tonic::transport::Error>> + Send>>,
 }
 
@@ -269,7 +287,7 @@ impl Over {
     /// Sends the last answers, and removes the job's state.
     pub async fn finish(self) -> JobVerdict {
         let Self { verdict, server, record, taints, log: LogTo(log) } = self;
-        if let Some(Closing { over, server }) = server {
+        if let Some(Closing { over, server, web: _until_then }) = server {
             let _gone = over.send(());
             // The nodes know of the end; only answers to their acknowledgements may be left to send.
             let _flushed = timeout(FLUSH, server).await;
@@ -279,6 +297,15 @@ impl Over {
         }
         record.clear(&log).await;
         verdict
+    }
+}
+
+/// A task that ends with its owner.
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

@@ -155,6 +155,9 @@ pub struct NodeStatus {
     pub seconds: f64,
     /// Its accelerators in one line; `None` when it has reported none.
     pub accelerators: Option<String>,
+    /// How many accelerators it has reported, and how many of them are broken.
+    pub gpus: u32,
+    pub broken_gpus: u32,
 }
 
 /// A failure of workers, or the loss of a node.

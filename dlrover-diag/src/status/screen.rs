@@ -287,6 +287,8 @@ mod tests {
             max_replacements: 3,
             seconds: 4000.0,
             accelerators: None,
+            gpus: 0,
+            broken_gpus: 0,
         }
     }
 

@@ -93,6 +93,10 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "SHARE", help_heading = CHECKS, default_value = Flag::TaintGuard.spec().default)]
     pub(super) taint_guard: String,
 
+    /// Serve a page on the job, /metrics for Prometheus, /status.json and /healthz; a port alone is served on 127.0.0.1
+    #[arg(long, value_name = "ADDR:PORT", help_heading = "Watching the job")]
+    pub(super) http: Option<String>,
+
     /// The token that every node must present [env: DLROVER_JOB_TOKEN, DLROVER_JOB_TOKEN_FILE]
     #[arg(long, value_name = "FILE", help_heading = "Which nodes may join")]
     pub(super) job_token_file: Option<PathBuf>,

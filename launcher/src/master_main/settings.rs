@@ -2,7 +2,7 @@
 
 use std::{fs::File, io, io::Read as _, path::PathBuf, time::Duration};
 
-use master::{TaintConfig, TaintFileError, TopologyFileError};
+use master::{HttpError, TaintConfig, TaintFileError, TopologyFileError, Web};
 use master_proto::trust::{TlsFiles, Token, TokenError, Trust};
 use rules::{
     job::{HOST_TIMEOUT, OnGiveUp, Policy},
@@ -37,6 +37,8 @@ pub(super) struct Settings {
     pub(super) state_dir: Option<PathBuf>,
     pub(super) topology_file: Option<PathBuf>,
     pub(super) taints: TaintConfig,
+    /// Of --http.
+    pub(super) http: Option<Web>,
     pub(super) trust: Trust,
     /// Lines for the log.
     pub(super) notices: Vec<String>,
@@ -96,6 +98,9 @@ pub(super) enum SettingsError {
         #[source]
         source: TokenError,
     },
+    /// `--http`.
+    #[error(transparent)]
+    Http(#[from] HttpError),
     /// `HOST_PORTS`.
     #[error(transparent)]
     HostPorts(#[from] Invalid),
@@ -123,6 +128,10 @@ impl Settings {
             master::check_taint_report(file)?;
         }
         let trust = trust(given, env)?;
+        let http = match filled(&given.http) {
+            Some(text) => Some(Web { socket: master::open_http(&text)?, token: trust.token.clone() }),
+            None => None,
+        };
         let notices = notices(given);
         let is_open = trust.token.is_none() && trust.tls.ca.is_none();
         let open = is_open.then(|| {
@@ -158,6 +167,7 @@ impl Settings {
                 on_fault_node: on_fault_node(given)?,
                 key: taint_key(&given.taint_key)?,
             },
+            http,
             trust,
             notices,
             open,

@@ -97,6 +97,9 @@ super::options! {
         TopologyConfig = option("topology-config", "FILE", Text),
             "Lines of `asw psw address`: nodes below one switch get adjacent ranks; read again for each round \
              [default: DLROVER_TOPOLOGY_CONFIG, else none]";
+        Http = option("http", "ADDR:PORT", Text),
+            "Serve a page on the job, /metrics for Prometheus, /status.json and /healthz; a port alone is served on \
+             127.0.0.1 [default: off]";
     }
     "Failures and shutdown" {
         MaxRestarts = option("max-restarts", "N", Int).default("0").of_torchrun(),

@@ -40,6 +40,10 @@ pub struct MasterPlan {
     pub topology_file: Option<PathBuf>,
     /// Where a master that is served here writes reports of network checks.
     pub taints: TaintConfig,
+    /// Where a master that is served here serves its page and metrics, as it was given.
+    pub http: Option<String>,
+    /// What its page and metrics require; not the token that a job of this node alone makes up.
+    pub http_token: Option<Token>,
     /// Credentials of both sides.
     pub trust: Trust,
     /// For a master that is served here for this node alone.
@@ -74,6 +78,11 @@ pub(super) fn resolve(
         Rendezvous::C10d(_) | Rendezvous::Master(_) => false,
     };
     let own_token = Token::new(&host.fresh_id()).ok();
+    let http = Some(cli.text(Flag::Http)?).filter(|it| !it.is_empty()).map(str::to_owned);
+    let http_token = match http {
+        Some(_) => Files { cli, env, host }.token()?,
+        None => None,
+    };
     let (state_dir, topology_file, trust) = if is_alone {
         // No other node takes part, and no other user of the host may.
         (None, None, Trust { token: own_token.clone(), tls: TlsFiles::default() })
@@ -112,6 +121,8 @@ pub(super) fn resolve(
             key: TaintKey::parse(cli.text(Flag::TaintKey)?)
                 .ok_or_else(|| Invalid::TaintKey { given: cli.given(Flag::TaintKey) })?,
         },
+        http,
+        http_token,
         trust,
         own_token,
         given: given.map(|spec| cli.given(spec.flag).to_string()).collect(),

@@ -72,6 +72,7 @@ pub fn config(lines: &Arc<Lines>) -> MasterConfig {
         state_dir: None,
         topology_file: None,
         trust: Trust::default(),
+        http: None,
         log: Arc::new(move |line| {
             eprintln!("master: {line}");
             lines.text.lock().unwrap().push(line.to_string());

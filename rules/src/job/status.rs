@@ -1,6 +1,6 @@
 //! The job's status as data ([`JobStatus`]), from its state and its history. Asked for by people, never by decisions.
 
-use super::{Job, Node, Phase};
+use super::{Job, Node, Phase, count};
 use crate::{
     ids::{NodeId, Round},
     job_status::{
@@ -10,7 +10,7 @@ use crate::{
     taint_report::TaintReport,
     verdict::JobVerdict,
 };
-use diagnosis::{moment::Moment, network_check::TestResult};
+use diagnosis::{gpus::health::what_is_broken, moment::Moment, network_check::TestResult};
 
 impl Job {
     /// What the job is doing; `master` is filled in by the shell.
@@ -112,6 +112,7 @@ impl Job {
             .iter()
             .map(|(id, node)| {
                 let rank = self.node_rank_of(id).or(node.request.wish);
+                let inventory = self.inventories.get(id);
                 NodeStatus {
                     node_rank: rank.map(|rank| rank.0),
                     host: node.request.attributes.host_name.clone(),
@@ -123,7 +124,11 @@ impl Job {
                     replacements: rank.and_then(|rank| self.losses.get(&rank)).copied().unwrap_or_default(),
                     max_replacements: self.policy.restart_count,
                     seconds: (now - node.joined).as_secs_f64(),
-                    accelerators: self.inventories.get(id).map(|it| it.to_string()),
+                    accelerators: inventory.map(|it| it.to_string()),
+                    gpus: inventory.map_or(0, |it| count(it.gpus.len())),
+                    broken_gpus: inventory.map_or(0, |it| {
+                        count(it.gpus.iter().filter(|gpu| what_is_broken(gpu).is_some()).count())
+                    }),
                 }
             })
             .collect();

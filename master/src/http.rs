@@ -1,0 +1,287 @@
+//! The master's web server (`--http`): `/metrics`, `/healthz`, `/status.json`, `/status-stream` and a page.
+//!
+//! It reads the status and changes nothing. Where the job has a token, all but `/healthz` require it: as
+//! `Authorization: Bearer TOKEN`, or as the password of HTTP's basic authentication, for which browsers ask.
+
+mod metrics;
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs as _},
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    extract::{Request, State},
+    http::{
+        HeaderMap, HeaderValue, StatusCode,
+        header::{
+            ACCEPT, AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, WWW_AUTHENTICATE,
+        },
+    },
+    middleware::{self, Next},
+    response::{IntoResponse as _, Response},
+    routing::get,
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use master_proto::trust::Token;
+use rules::job_status::JobStatus;
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, oneshot, watch},
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
+
+use crate::job_loop::{Command, StatusChange};
+
+/// How long the job's owner may take to answer. A stuck disk delays it.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// The least time between two statuses of one stream.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// A stream without changes sends a status after this time, so that ages on the page go on.
+const REPEAT: Duration = Duration::from_secs(5);
+
+/// The page. It loads nothing from elsewhere.
+const PAGE: &str = include_str!("http/page.html");
+
+/// What the page may do: its own script and style, and requests to where it came from.
+const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; \
+                      img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Why the web server cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum HttpError {
+    /// Not an address and a port.
+    #[error(
+        "--http {given}: expected ADDRESS:PORT, such as 127.0.0.1:9090 or [::]:9090, or a port alone, which is \
+             served on 127.0.0.1"
+    )]
+    Address { given: String },
+    /// The port is in use, or the address is none of this host.
+    #[error("cannot listen on {given} (--http)")]
+    Listen {
+        given: String,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Opens the socket of `--http`: `ADDRESS:PORT`, or a port alone, which is served on `127.0.0.1`.
+///
+/// # Errors
+/// It is no address, or the port cannot be opened.
+pub fn open_http(given: &str) -> Result<StdListener, HttpError> {
+    let text = given.trim();
+    let is_port = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let full = if is_port { format!("127.0.0.1:{text}") } else { text.to_owned() };
+    let has_host =
+        full.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    if !has_host {
+        return Err(HttpError::Address { given: given.to_owned() });
+    }
+    let listen = || -> io::Result<StdListener> {
+        let addresses: Vec<SocketAddr> = full.to_socket_addrs()?.collect();
+        let listener = StdListener::bind(&*addresses)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    listen().map_err(|source| HttpError::Listen { given: given.to_owned(), source })
+}
+
+/// The web server, which is not yet served.
+#[derive(Debug)]
+pub struct Web {
+    /// From [`open_http`].
+    pub socket: StdListener,
+    /// Required for all but `/healthz`, if there is one.
+    pub token: Option<Token>,
+}
+
+impl Web {
+    /// Where the page is.
+    #[must_use]
+    pub fn url(&self) -> Option<String> {
+        self.socket.local_addr().ok().map(|at| format!("http://{at}/"))
+    }
+}
+
+/// What the handlers need.
+#[derive(Clone)]
+struct Shared {
+    commands: mpsc::WeakSender<Command>,
+    changes: watch::Receiver<StatusChange>,
+    token: Option<Token>,
+}
+
+/// Serves until the task is aborted.
+pub(crate) fn serve(
+    Web { socket, token }: Web,
+    commands: mpsc::WeakSender<Command>,
+    changes: watch::Receiver<StatusChange>,
+) -> io::Result<JoinHandle<()>> {
+    let listener = TcpListener::from_std(socket)?;
+    let shared = Shared { commands, changes, token };
+    let guarded = Router::new()
+        .route("/", get(page))
+        .route("/status.json", get(status_json))
+        .route("/status-stream", get(status_stream))
+        .route("/metrics", get(metrics_text))
+        .route_layer(middleware::from_fn_with_state(shared.clone(), authenticate));
+    let router = guarded.route("/healthz", get(health)).with_state(shared);
+    Ok(tokio::spawn(async move {
+        // It ends with an error only when it cannot accept, which it retries itself.
+        let _ended = axum::serve(listener, router).await;
+    }))
+}
+
+async fn authenticate(State(shared): State<Shared>, request: Request, next: Next) -> Response {
+    let Some(token) = &shared.token else { return next.run(request).await };
+    if is_authentic(token, request.headers()) {
+        return next.run(request).await;
+    }
+    let asks = [(
+        WWW_AUTHENTICATE,
+        HeaderValue::from_static("Basic realm=\"dlrover: the job token is the password\""),
+    )];
+    let text = "the job token is missing or wrong; send it as `Authorization: Bearer TOKEN`, or as the password of \
+                basic authentication\n";
+    (StatusCode::UNAUTHORIZED, asks, text).into_response()
+}
+
+/// Compares in constant time, as for calls of nodes.
+fn is_authentic(token: &Token, headers: &HeaderMap) -> bool {
+    let Some(given) = headers.get(AUTHORIZATION) else { return false };
+    if token.matches(given.as_bytes()) {
+        return true;
+    }
+    let basic = given.to_str().ok().and_then(|text| text.strip_prefix("Basic "));
+    let decoded = basic.and_then(|text| STANDARD.decode(text.trim()).ok());
+    let password = decoded.and_then(|pair| {
+        let colon = pair.iter().position(|byte| *byte == b':')?;
+        Some([b"Bearer ", &pair[colon + 1..]].concat())
+    });
+    password.is_some_and(|password| token.matches(&password))
+}
+
+impl Shared {
+    /// What the job is doing; the last status when it is over.
+    async fn status(&self) -> Option<Arc<JobStatus>> {
+        let ask = async {
+            let (reply, answer) = oneshot::channel();
+            self.commands.upgrade()?.send(Command::ShowStatus { reply }).await.ok()?;
+            answer.await.ok().map(Arc::from)
+        };
+        let asked = timeout(ANSWER, ask).await.ok().flatten();
+        asked.or_else(|| self.changes.borrow().last.clone())
+    }
+}
+
+fn unavailable() -> Response {
+    let text = format!("the job master did not answer within {} s\n", ANSWER.as_secs());
+    (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+}
+
+async fn health(State(shared): State<Shared>) -> Response {
+    match shared.status().await {
+        Some(_) => "ok\n".into_response(),
+        None => unavailable(),
+    }
+}
+
+async fn page() -> Response {
+    let headers = [
+        (CONTENT_TYPE, "text/html; charset=utf-8"),
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (CACHE_CONTROL, "no-store"),
+    ];
+    (headers, PAGE).into_response()
+}
+
+async fn status_json(State(shared): State<Shared>) -> Response {
+    let Some(status) = shared.status().await else { return unavailable() };
+    match serde_json::to_vec(&*status) {
+        Ok(json) => ([(CONTENT_TYPE, "application/json"), (CACHE_CONTROL, "no-store")], json).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+async fn metrics_text(State(shared): State<Shared>, headers: HeaderMap) -> Response {
+    let Some(status) = shared.status().await else { return unavailable() };
+    let accepts = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let format = metrics::Format::of(accepts);
+    match metrics::encode(&status, format) {
+        Ok(text) => ([(CONTENT_TYPE, format.content_type())], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+/// Server-sent events: a status whenever it changes.
+async fn status_stream(State(shared): State<Shared>) -> Response {
+    let (to, statuses) = mpsc::channel::<Bytes>(1);
+    tokio::spawn(async move {
+        let mut changes = shared.changes.clone();
+        loop {
+            let is_last = changes.borrow_and_update().last.is_some();
+            let Some(status) = shared.status().await else { return };
+            let Ok(json) = serde_json::to_string(&*status) else { return };
+            if to.send(format!("data: {json}\n\n").into()).await.is_err() || is_last {
+                return;
+            }
+            tokio::select! {
+                () = to.closed() => return,
+                () = sleep(PAUSE) => {}
+            }
+            tokio::select! {
+                () = to.closed() => return,
+                _changed = timeout(REPEAT, changes.changed()) => {}
+            }
+        }
+    });
+    let events = ReceiverStream::new(statuses).map(Ok::<_, io::Error>);
+    let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")];
+    (headers, Body::from_stream(events)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_alone_is_served_on_loopback() {
+        assert!(open_http("0").unwrap().local_addr().unwrap().ip().is_loopback());
+        assert!(open_http("127.0.0.1:0").is_ok());
+        for bad in ["", ":9090", "host", "1.2.3.4:", "1.2.3.4:x", "-1"] {
+            let error = open_http(bad).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("--http {bad}: expected ADDRESS:PORT")), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_token_is_accepted_as_bearer_and_as_password() {
+        let token = Token::new("s3cret").unwrap();
+        let is_accepted = |value: String| {
+            let mut headers = HeaderMap::new();
+            headers.insert(AUTHORIZATION, value.parse().unwrap());
+            is_authentic(&token, &headers)
+        };
+        assert!(is_accepted("Bearer s3cret".into()));
+        assert!(is_accepted(format!("Basic {}", STANDARD.encode("any:s3cret"))));
+        for wrong in [
+            "Bearer s3creT".to_owned(),
+            "s3cret".to_owned(),
+            format!("Basic {}", STANDARD.encode("s3cret")),
+            format!("Basic {}", STANDARD.encode("s3cret:any")),
+            "Basic %%%".to_owned(),
+        ] {
+            assert!(!is_accepted(wrong.clone()), "{wrong}");
+        }
+        assert!(!is_authentic(&token, &HeaderMap::new()));
+    }
+}

@@ -1,0 +1,381 @@
+//! The status as Prometheus metrics. All of them are made from one status when they are asked for, so they agree with
+//! each other and with the page.
+
+use std::fmt;
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _, NoLabelSet, text},
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+    registry::Registry,
+};
+use rules::job_status::{CheckStatus, CheckedNodeStatus, Histogram, JobPhase, JobStatus, NodeState};
+
+/// Pairs of nodes whose bandwidth is a metric: a series each.
+const MAX_PAIRS: usize = 512;
+
+/// Nodes whose verdict is a metric where they are healthy: those that are not are always listed.
+const MAX_HEALTHY: usize = 1024;
+
+/// How it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    /// Prometheus' text format, which all tools read.
+    Text,
+    OpenMetrics,
+}
+
+impl Format {
+    /// What a client asks for.
+    pub(super) fn of(accept: &str) -> Self {
+        if accept.contains("application/openmetrics-text") { Self::OpenMetrics } else { Self::Text }
+    }
+
+    pub(super) fn content_type(self) -> &'static str {
+        match self {
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// All metrics of a status.
+pub(super) fn encode(status: &JobStatus, format: Format) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Metrics(status.clone())));
+    let mut text = String::new();
+    text::encode(&mut text, &registry)?;
+    Ok(match format {
+        Format::OpenMetrics => text,
+        Format::Text => without_open_metrics(&text),
+    })
+}
+
+/// In the older format the name of a counter's family is that of its series, and there is no end mark.
+fn without_open_metrics(text: &str) -> String {
+    let counters: Vec<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();
+    let mut older = String::with_capacity(text.len());
+    for line in text.lines().filter(|line| *line != "# EOF" && !line.starts_with("# UNIT ")) {
+        let mut words = line.splitn(4, ' ');
+        let (Some("#"), Some(kind @ ("TYPE" | "HELP")), Some(name), Some(rest)) =
+            (words.next(), words.next(), words.next(), words.next())
+        else {
+            older.push_str(line);
+            older.push('\n');
+            continue;
+        };
+        let total = if counters.contains(&name) { "_total" } else { "" };
+        older.push_str(&format!("# {kind} {name}{total} {rest}\n"));
+    }
+    older
+}
+
+#[derive(Debug)]
+struct Metrics(JobStatus);
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StateLabel {
+    state: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PhaseLabel {
+    phase: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CauseLabel {
+    cause: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct NodeLabel {
+    node: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct VerdictLabel {
+    node: String,
+    verdict: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PairLabel {
+    a: String,
+    b: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BuildLabel {
+    version: String,
+}
+
+/// Families of one type.
+struct Families<'a, 'b> {
+    encoder: &'a mut DescriptorEncoder<'b>,
+}
+
+impl Families<'_, '_> {
+    fn gauge<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        series: impl IntoIterator<Item = (L, f64)>,
+    ) -> fmt::Result {
+        let mut series = series.into_iter().peekable();
+        if series.peek().is_none() {
+            return Ok(());
+        }
+        let mut family = self.encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (labels, value) in series {
+            ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    fn counter<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        series: impl IntoIterator<Item = (L, f64)>,
+    ) -> fmt::Result {
+        let mut series = series.into_iter().peekable();
+        if series.peek().is_none() {
+            return Ok(());
+        }
+        let mut family = self.encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (labels, value) in series {
+            ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    /// A single value, if there is one.
+    fn one_gauge(&mut self, name: &str, help: &str, value: Option<f64>) -> fmt::Result {
+        let Some(value) = value else { return Ok(()) };
+        ConstGauge::new(value).encode(self.encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
+    }
+
+    fn one_counter(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
+        ConstCounter::new(value).encode(self.encoder.encode_descriptor(
+            name,
+            help,
+            None,
+            MetricType::Counter,
+        )?)
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) -> fmt::Result {
+        let mut family = self.encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        // The encoder adds the counts up itself.
+        let mut below = 0;
+        let mut buckets: Vec<(f64, u64)> = Vec::new();
+        for (bound, count) in &histogram.buckets {
+            buckets.push((*bound, count.saturating_sub(below)));
+            below = *count;
+        }
+        buckets.push((f64::MAX, histogram.count.saturating_sub(below)));
+        family.encode_histogram::<NoLabelSet>(histogram.sum, histogram.count, &buckets, None)
+    }
+}
+
+/// A count as a number of Prometheus, which are all floating.
+#[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
+fn float(count: u64) -> f64 {
+    count as f64
+}
+
+impl Collector for Metrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let status = &self.0;
+        let mut families = Families { encoder: &mut encoder };
+        let version = status.master.version.clone();
+        families.gauge("dlrover_build_info", "The job master's version", [(BuildLabel { version }, 1.0)])?;
+        families.one_gauge(
+            "dlrover_master_uptime_seconds",
+            "How long this process has served the job",
+            Some(float(status.master.seconds)),
+        )?;
+        families.one_gauge(
+            "dlrover_round",
+            "The round that runs or is being started, else the last one",
+            status.round.map(f64::from),
+        )?;
+        families.gauge(
+            "dlrover_phase",
+            "1 for the phase that the job is in",
+            JobPhase::ALL.map(|phase| {
+                (PhaseLabel { phase: phase.as_str() }, f64::from(u8::from(phase == status.phase)))
+            }),
+        )?;
+        families.gauge(
+            "dlrover_nodes",
+            "Nodes by state",
+            NodeState::ALL.map(|state| {
+                let count = status.nodes.iter().filter(|node| node.state == state).count();
+                (StateLabel { state: state.as_str() }, float(count as u64))
+            }),
+        )?;
+        families.counter(
+            "dlrover_worker_restarts",
+            "Restarts of the job's workers, by the node rank on which workers failed",
+            status.nodes.iter().filter_map(|node| {
+                let rank = node.node_rank?;
+                Some((NodeLabel { node: rank.to_string() }, f64::from(node.restarts)))
+            }),
+        )?;
+        let totals = &status.totals;
+        families.one_counter("dlrover_rounds", "Rounds whose workers were started", float(totals.rounds))?;
+        families.one_counter(
+            "dlrover_node_losses",
+            "Nodes that were lost or left",
+            float(totals.node_losses),
+        )?;
+        families.one_counter(
+            "dlrover_training_seconds",
+            "The time in which workers ran",
+            totals.training_seconds,
+        )?;
+        let lost = &totals.lost_seconds;
+        let causes = [
+            ("pending", lost.pending),
+            ("rendezvous", lost.rendezvous),
+            ("check", lost.check),
+            ("restart", lost.restart),
+        ];
+        families.counter(
+            "dlrover_lost_seconds",
+            "The time in which no workers ran, by cause",
+            causes.map(|(cause, seconds)| (CauseLabel { cause }, seconds)),
+        )?;
+        families.histogram(
+            "dlrover_rendezvous_seconds",
+            "From the beginning of a rendezvous to the start of its workers",
+            &totals.rendezvous,
+        )?;
+        families.histogram(
+            "dlrover_failure_to_running_seconds",
+            "From a failure or a loss to the next start of workers",
+            &totals.failure_to_running,
+        )?;
+        if let Some(check) = &status.check {
+            check_metrics(&mut families, check)?;
+        }
+        families.gauge(
+            "dlrover_gpus",
+            "Accelerators by node rank, as the node reported them",
+            status.nodes.iter().filter_map(|node| {
+                let rank = node.node_rank.filter(|_| node.gpus > 0)?;
+                Some((NodeLabel { node: rank.to_string() }, f64::from(node.gpus)))
+            }),
+        )?;
+        families.gauge(
+            "dlrover_gpus_broken",
+            "Accelerators that the node reported as broken, by node rank",
+            status.nodes.iter().filter_map(|node| {
+                let rank = node.node_rank.filter(|_| node.gpus > 0)?;
+                Some((NodeLabel { node: rank.to_string() }, f64::from(node.broken_gpus)))
+            }),
+        )
+    }
+}
+
+/// The addresses of the nodes of a check; their numbers where several nodes share an address. A series may be there
+/// once only.
+fn labels(check: &CheckStatus) -> Vec<String> {
+    let mut addresses: Vec<&str> = check.nodes.iter().map(|node| node.address.as_str()).collect();
+    addresses.sort_unstable();
+    let is_unique = addresses.windows(2).all(|pair| pair[0] != pair[1]);
+    let label = |node: &CheckedNodeStatus| match is_unique {
+        true => node.address.clone(),
+        false => node.number.to_string(),
+    };
+    check.nodes.iter().map(label).collect()
+}
+
+fn check_metrics(families: &mut Families<'_, '_>, check: &CheckStatus) -> fmt::Result {
+    let labels = labels(check);
+    let mut healthy = 0;
+    let listed = check.nodes.iter().zip(&labels).filter(|(node, _)| {
+        healthy += usize::from(node.verdict == "healthy");
+        node.verdict != "healthy" || healthy <= MAX_HEALTHY
+    });
+    families.gauge(
+        "dlrover_check_verdicts",
+        "1 for the verdict of the last network check on each node, by its address, or its number in the check where \
+         nodes share an address",
+        listed.map(|(node, label)| {
+            (VerdictLabel { node: label.clone(), verdict: node.verdict.clone() }, 1.0)
+        }),
+    )?;
+    let label = |number: u32| labels.get(number as usize).cloned();
+    // The last measurement of each pair; the slowest pairs where they are too many.
+    let mut pairs = std::collections::BTreeMap::new();
+    for test in &check.tests {
+        if let ([a, b], Some(rate)) = (&test.nodes[..], test.bytes_per_second) {
+            pairs.insert((*a.min(b), *a.max(b)), rate);
+        }
+    }
+    let mut pairs: Vec<_> = pairs.into_iter().collect();
+    pairs.sort_by(|(_, a), (_, b)| a.total_cmp(b));
+    pairs.truncate(MAX_PAIRS);
+    families.gauge(
+        "dlrover_check_bandwidth_bytes_per_second",
+        "The bandwidth between two nodes in the last network check; of many pairs the slowest",
+        pairs.into_iter().filter_map(|((a, b), rate)| Some((PairLabel { a: label(a)?, b: label(b)? }, rate))),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use rules::job::Job;
+
+    use super::*;
+
+    fn status() -> JobStatus {
+        let policy = rules::job::Policy {
+            restart_count: 1,
+            on_give_up: rules::job::OnGiveUp::Replace,
+            host: None,
+            has_topology: false,
+            host_timeout: rules::job::HOST_TIMEOUT,
+            reconnect_grace: std::time::Duration::from_secs(2),
+            terms: None,
+            is_open: false,
+            taint_guard_permille: 300,
+            lease: None,
+        };
+        let mut status = Job::new(policy).status(diagnosis::moment::Moment::START);
+        status.totals.rendezvous.buckets = vec![(0.5, 1), (1.0, 3)];
+        (status.totals.rendezvous.count, status.totals.rendezvous.sum) = (4, 9.5);
+        status
+    }
+
+    #[test]
+    fn counters_have_their_suffix_and_histograms_add_up() {
+        let text = encode(&status(), Format::Text).unwrap();
+        for line in [
+            "# TYPE dlrover_node_losses_total counter",
+            "dlrover_node_losses_total 0.0",
+            "# TYPE dlrover_rendezvous_seconds histogram",
+            "dlrover_rendezvous_seconds_bucket{le=\"0.5\"} 1",
+            "dlrover_rendezvous_seconds_bucket{le=\"1.0\"} 3",
+            "dlrover_rendezvous_seconds_bucket{le=\"+Inf\"} 4",
+            "dlrover_rendezvous_seconds_count 4",
+            "dlrover_rendezvous_seconds_sum 9.5",
+            "dlrover_lost_seconds_total{cause=\"check\"} 0.0",
+            "dlrover_nodes{state=\"running\"} 0.0",
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line}:\n{text}");
+        }
+        assert!(!text.contains("# EOF"), "{text}");
+        assert!(encode(&status(), Format::OpenMetrics).unwrap().ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn a_client_gets_the_format_that_it_asks_for() {
+        assert_eq!(Format::of("*/*"), Format::Text);
+        assert_eq!(Format::of("application/openmetrics-text;version=1.0.0,text/plain"), Format::OpenMetrics);
+    }
+}
