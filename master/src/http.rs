@@ -195,13 +195,18 @@ async fn health(State(shared): State<Shared>) -> Response {
     }
 }
 
-async fn page() -> Response {
+/// The page begins with a status, so that it shows something at once.
+async fn page(State(shared): State<Shared>) -> Response {
+    let Some(status) = shared.status().await else { return unavailable() };
+    // In a script element only `</` and `<!` are special.
+    let status = serde_json::to_string(&*status).unwrap_or_default().replace('<', "\\u003c");
+    let page = PAGE.replace("{{STATUS}}", &status);
     let headers = [
         (CONTENT_TYPE, "text/html; charset=utf-8"),
         (CONTENT_SECURITY_POLICY, POLICY),
         (CACHE_CONTROL, "no-store"),
     ];
-    (headers, PAGE).into_response()
+    (headers, page).into_response()
 }
 
 async fn status_json(State(shared): State<Shared>) -> Response {

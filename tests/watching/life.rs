@@ -1,0 +1,130 @@
+//! A job from its first node to its end, watched from everywhere at once: all agree.
+
+use std::{
+    fs::{self, File},
+    process::Stdio,
+};
+
+use serde_json::Value;
+use support::{
+    cluster::{Cluster, kill_node},
+    free_port, programs,
+};
+
+use crate::{check, diag, diag_command, get, metric, status};
+
+fn states(status: &Value) -> Vec<&str> {
+    status["nodes"].as_array().unwrap().iter().map(|node| node["state"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn a_job_is_seen_alike_by_status_page_and_metrics() {
+    let port = free_port();
+    let state = tempfile::tempdir().unwrap();
+    let state_dir = format!("--state-dir={}", state.path().display());
+    let http = format!("--http={port}");
+    let flags = ["--reconnect-grace=0.5", &http, &state_dir];
+    let mut job = Cluster::with_master(programs!(), &flags);
+    let page = format!("http://127.0.0.1:{port}/");
+    assert!(job.await_master_log(&page).contains("page and metrics of the job: "));
+    assert_eq!(get(port, "/healthz", "").0, 200);
+    assert_eq!(status(port)["phase"], "pending");
+
+    // A follower from before the first node to the end.
+    let followed = File::create(job.dir().join("followed")).unwrap();
+    let mut follower = diag_command(&["status", job.address(), "--watch", "--json"])
+        .stdout(followed)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+
+    let node = |rank: u8| {
+        job.ranked(rank).flags(["--nnodes=3:4", "--network-check", "--rdzv-conf=last_call_timeout=1"])
+    };
+    let first = [0, 1, 2].map(|rank| node(rank).start());
+    let first = Vec::from(first);
+    let _world = job.await_world(3, 0);
+    let now = status(port);
+    assert_eq!((now["phase"].as_str(), now["round"].as_u64()), (Some("running"), Some(0)), "{now:#}");
+    assert_eq!(states(&now), ["running"; 3]);
+    assert_eq!(now["check"]["nodes"].as_array().unwrap().len(), 3);
+    let metrics = get(port, "/metrics", "").1;
+    assert_eq!(metric(&metrics, "dlrover_nodes{state=\"running\"}"), 3.0);
+    assert_eq!(metric(&metrics, "dlrover_phase{phase=\"running\"}"), 1.0);
+    assert_eq!(metric(&metrics, "dlrover_round"), 0.0);
+    let asked = diag(&["status", job.address(), "--json"]);
+    let asked: Value = serde_json::from_slice(&asked.stdout).expect("JSON");
+    check(&asked);
+    assert_eq!(
+        (&asked["nodes"][1]["first_rank"], &asked["world_size"]),
+        (&now["nodes"][1]["first_rank"], &now["world_size"])
+    );
+    let shown = diag(&["status", job.address()]);
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains(": running, round 0 on 3 nodes, 3 workers\n"), "{shown}");
+
+    // Scale-out, a loss, and a replacement.
+    let fourth = node(3).start();
+    let _world = job.await_world(4, 1);
+    let mut nodes = first;
+    kill_node(nodes.remove(1));
+    let _world = job.await_world(3, 2);
+    let now = status(port);
+    assert_eq!(now["totals"]["node_losses"], 1);
+    assert!(now["last_failure"]["node"].as_str().unwrap().starts_with("node rank 1 "), "{now:#}");
+    assert_eq!(metric(&get(port, "/metrics", "").1, "dlrover_node_losses_total"), 1.0);
+    let replacement = node(1).start();
+    let _world = job.await_world(4, 3);
+
+    // The master dies and continues: nothing that it counted is lost.
+    let before = status(port);
+    job.kill_master();
+    job.restart_master(&flags);
+    job.wait("the nodes to be back", || {
+        let now = status(port);
+        (states(&now) == ["running"; 4]).then_some(now)
+    });
+    let now = status(port);
+    assert_eq!((&now["round"], &now["totals"]["rounds"]), (&before["round"], &before["totals"]["rounds"]));
+    assert_ne!(now["master"]["epoch"], before["master"]["epoch"]);
+    // What the master had recorded; the time since the last event dies with it.
+    let rounds = before["rounds"].as_array().unwrap();
+    let recorded: f64 = rounds[..3].iter().map(|round| round["ran_seconds"].as_f64().unwrap()).sum();
+    assert!(now["totals"]["training_seconds"].as_f64().unwrap() >= recorded - 1e-6, "{recorded}: {now:#}");
+    let events = diag(&["events", job.address(), "--no-follow"]);
+    let events = String::from_utf8(events.stdout).unwrap();
+    for words in [
+        " joined\n",
+        " round 0: workers start on 3 nodes\n",
+        " was lost: ",
+        " round 3: workers start on 4 nodes\n",
+    ] {
+        assert!(events.contains(words), "{words}: {events}");
+    }
+
+    job.ends_well(nodes.into_iter().chain([fourth, replacement]));
+    let code = follower.wait().unwrap().code();
+    let followed = fs::read_to_string(job.dir().join("followed")).unwrap();
+    let documents: Vec<Value> =
+        followed.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    documents.iter().for_each(check);
+    let last = documents.last().expect("documents");
+    assert_eq!((code, last["end"]["succeeded"].as_bool()), (Some(0), Some(true)), "{last:#}");
+    let rounds: Vec<u64> = documents.iter().filter_map(|it| it["round"].as_u64()).collect();
+    assert!(rounds.is_sorted(), "{rounds:?}");
+}
+
+#[test]
+fn a_master_that_is_not_there_is_named() {
+    let port = free_port();
+    let address = format!("127.0.0.1:{port}");
+    for command in [&["status", &address][..], &["events", &address], &["status", &address, "--watch"]] {
+        let output = diag(command);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains(&format!("cannot connect to the job master at {address}")), "{stderr}");
+    }
+    let output = diag(&["status", "nowhere"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("`nowhere` is not an address: give HOST:PORT"));
+}
