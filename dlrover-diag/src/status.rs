@@ -56,6 +56,9 @@ struct Where {
     /// Its key, PEM [env: DLROVER_TLS_KEY]
     #[arg(long, value_name = "FILE", requires = "master")]
     tls_key: Option<std::path::PathBuf>,
+    /// How long a job master that was reached once, and is away, is waited for: it may be restarted
+    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u64).range(0..=86_400), default_value = "600")]
+    reconnect_timeout: u64,
 }
 
 /// Shows what a running job is doing: nodes, rounds, failures, the last check
@@ -92,6 +95,7 @@ pub(super) struct EventArguments {
 
 pub(super) fn main(arguments: &Arguments, env: Environment<'_>) -> ExitCode {
     let is_colourful = io::stdout().is_terminal() && env.get_filled("NO_COLOR").is_none();
+    let away = Duration::from_secs(arguments.at.reconnect_timeout);
     with_source(&arguments.at, env, async |source, timeout| match (arguments.watch, arguments.json) {
         (false, is_json) => {
             let status = source.once(timeout).await?;
@@ -104,12 +108,13 @@ pub(super) fn main(arguments: &Arguments, env: Environment<'_>) -> ExitCode {
         (true, is_json) => {
             let is_screen = !is_json && io::stdout().is_terminal();
             let mut shown = Shown { is_json, is_screen, is_colourful, last: None };
-            follow(source, timeout, &mut shown).await
+            follow(source, (timeout, away), &mut shown).await
         }
     })
 }
 
 pub(super) fn events(arguments: &EventArguments, env: Environment<'_>) -> ExitCode {
+    let away = Duration::from_secs(arguments.at.reconnect_timeout);
     with_source(&arguments.at, env, async |source, timeout| {
         let mut printed = Printed { is_json: arguments.json, last: (String::new(), 0) };
         if arguments.no_follow {
@@ -119,7 +124,7 @@ pub(super) fn events(arguments: &EventArguments, env: Environment<'_>) -> ExitCo
                 Err(error) => cannot_write(&error),
             });
         }
-        follow(source, timeout, &mut printed).await
+        follow(source, (timeout, away), &mut printed).await
     })
 }
 
@@ -171,8 +176,12 @@ trait Show {
     fn end(&mut self) {}
 }
 
-/// Shows statuses until the job is over. A master that was reached once is waited for: it may be restarted.
-async fn follow(source: Source, timeout: Duration, to: &mut impl Show) -> Result<ExitCode, SourceError> {
+/// Shows statuses until the job is over. A master that was reached once is waited for, up to `away`.
+async fn follow(
+    source: Source,
+    (timeout, away): (Duration, Duration),
+    to: &mut impl Show,
+) -> Result<ExitCode, SourceError> {
     let mut statuses = source.follow(timeout).await?;
     let mut last: Option<JobStatus> = None;
     let code = loop {
@@ -198,7 +207,13 @@ async fn follow(source: Source, timeout: Duration, to: &mut impl Show) -> Result
             break cannot_write(&error);
         }
         tokio::select! {
-            again = reconnect(&source, timeout) => statuses = again,
+            again = tokio::time::timeout(away, reconnect(&source, timeout)) => match again {
+                Ok(again) => statuses = again,
+                Err(_) => {
+                    to.end();
+                    return Err(SourceError::Away { limit: away });
+                }
+            },
             _ctrl_c = tokio::signal::ctrl_c() => break ExitCode::from(SUCCEEDED),
         }
     };

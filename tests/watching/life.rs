@@ -91,6 +91,12 @@ fn a_job_is_seen_alike_by_status_page_and_metrics() {
     let rounds = before["rounds"].as_array().unwrap();
     let recorded: f64 = rounds[..3].iter().map(|round| round["ran_seconds"].as_f64().unwrap()).sum();
     assert!(now["totals"]["training_seconds"].as_f64().unwrap() >= recorded - 1e-6, "{recorded}: {now:#}");
+    // The follower has found the new master.
+    let epoch = now["master"]["epoch"].as_str().unwrap();
+    let followed = job.dir().join("followed");
+    job.wait("the follower to be back", || {
+        fs::read_to_string(&followed).unwrap().contains(epoch).then_some(())
+    });
     let events = diag(&["events", job.address(), "--no-follow"]);
     let events = String::from_utf8(events.stdout).unwrap();
     for words in [
@@ -104,7 +110,7 @@ fn a_job_is_seen_alike_by_status_page_and_metrics() {
 
     job.ends_well(nodes.into_iter().chain([fourth, replacement]));
     let code = follower.wait().unwrap().code();
-    let followed = fs::read_to_string(job.dir().join("followed")).unwrap();
+    let followed = fs::read_to_string(&followed).unwrap();
     let documents: Vec<Value> =
         followed.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     documents.iter().for_each(check);

@@ -38,6 +38,12 @@ pub(super) enum SourceError {
     /// Nothing came.
     #[error("the job master did not answer within {} s (--timeout)", limit.as_secs())]
     Slow { limit: Duration },
+    /// A master that was there once.
+    #[error(
+        "no contact with the job master for {} s (--reconnect-timeout): the job has ended, or its master is gone",
+        limit.as_secs()
+    )]
+    Away { limit: Duration },
     /// Another release.
     #[error(
         "the answer is not a document of the kind dlrover.job-status/v1; install the same release on both sides"
