@@ -88,41 +88,50 @@ pub(super) async fn follow(run_id: Option<&str>) -> Result<LocalStatuses, LocalE
     LocalStatuses::open(pid, FOLLOW).await.map_err(|source| LocalError::Lost { pid, source })
 }
 
+/// A launcher that answered.
+struct Found {
+    pid: u32,
+    /// The run id, and the life of its master; `None` before the first node has joined.
+    run: Option<(String, String)>,
+    text: String,
+}
+
+/// The run ids, for a message.
+fn names(found: &[Found]) -> String {
+    let mut names: Vec<&str> = found.iter().filter_map(|it| Some(it.run.as_ref()?.0.as_str())).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.join(", ")
+}
+
 /// The launcher to ask, and its answer.
 async fn find(run_id: Option<&str>) -> Result<(u32, String), LocalError> {
-    let (mut runs, mut failure) = (Vec::new(), None);
+    let (mut found, mut failure) = (Vec::new(), None);
     for pid in launchers().map_err(LocalError::Search)? {
         match ask(pid).await {
             Ok(Some(text)) => {
                 let status = serde_json::from_str::<JobStatus>(&text).ok();
-                runs.push((pid, status.and_then(|it| Some((it.job?, it.master.epoch))), text));
+                let run = status.and_then(|it| Some((it.job?, it.master.epoch)));
+                found.push(Found { pid, run, text });
             }
             // It belongs to another user, or has just ended.
             Ok(None) => {}
             Err(error) => failure = Some(error),
         }
     }
-    let names = |runs: &[(u32, Option<(String, String)>, String)]| {
-        let mut names: Vec<&str> =
-            runs.iter().filter_map(|(_, run, _)| Some(run.as_ref()?.0.as_str())).collect();
-        names.sort_unstable();
-        names.dedup();
-        names.join(", ")
-    };
     if let Some(run_id) = run_id {
-        let others = names(&runs);
-        runs.retain(|(_, run, _)| run.as_ref().is_some_and(|(name, _)| name == run_id));
-        if runs.is_empty() {
+        let others = names(&found);
+        found.retain(|it| it.run.as_ref().is_some_and(|(name, _)| name == run_id));
+        if found.is_empty() {
             return Err(LocalError::NotThere { run_id: run_id.to_owned(), others });
         }
     }
     // Several launchers of one job are one job.
-    let is_one_job = runs.windows(2).all(|pair| pair[0].1 == pair[1].1);
-    if !is_one_job {
-        return Err(LocalError::Several { runs: names(&runs) });
+    if found.windows(2).any(|pair| pair[0].run != pair[1].run) {
+        return Err(LocalError::Several { runs: names(&found) });
     }
-    match (runs.into_iter().next(), failure) {
-        (Some((pid, _, text)), _) => Ok((pid, text)),
+    match (found.into_iter().next(), failure) {
+        (Some(first), _) => Ok((first.pid, first.text)),
         (None, Some(failure)) => Err(failure),
         (None, None) => Err(LocalError::None),
     }
