@@ -134,3 +134,20 @@ fn a_master_that_is_not_there_is_named() {
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("`nowhere` is not an address: give HOST:PORT"));
 }
+
+/// A renamed metric must not leave the dashboard empty.
+#[test]
+fn the_dashboard_asks_for_metrics_that_there_are() {
+    let dashboard = include_str!("../../packaging/grafana-dashboard.json");
+    let _json: Value = serde_json::from_str(dashboard).expect("JSON");
+    let sources = include_str!("../../master/src/http/metrics.rs");
+    let mut asked = 0;
+    for rest in dashboard.split("dlrover_").skip(1) {
+        let name: String =
+            rest.chars().take_while(|letter| letter.is_ascii_lowercase() || *letter == '_').collect();
+        let family = name.trim_end_matches("_bucket").trim_end_matches("_total");
+        assert!(sources.contains(&format!("\"dlrover_{family}\"")), "dlrover_{name}");
+        asked += 1;
+    }
+    assert!(asked > 10, "{asked}");
+}
