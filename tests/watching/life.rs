@@ -14,7 +14,12 @@ use support::{
 use crate::{check, diag, diag_command, get, metric, status};
 
 fn states(status: &Value) -> Vec<&str> {
-    status["nodes"].as_array().unwrap().iter().map(|node| node["state"].as_str().unwrap()).collect()
+    status["nodes"]
+        .as_array()
+        .expect("nodes")
+        .iter()
+        .map(|node| node["state"].as_str().expect("a state"))
+        .collect()
 }
 
 #[test]
