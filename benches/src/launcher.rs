@@ -75,7 +75,7 @@ impl Bench {
         let find = |name: &str, package: &str| {
             let path = own.with_file_name(name);
             let missing = || {
-                let build = format!("cargo build --release -p {package} --bin {name}");
+                let build = format!("cargo build --profile dist -p {package} --bin {name}");
                 format!("{} is missing; build it with `{build}`", path.display())
             };
             if path.is_file() { Ok(path.clone()) } else { Err(missing()) }

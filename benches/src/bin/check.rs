@@ -1,7 +1,7 @@
 //! What a network check costs: a whole small job with one, the verdict on a silent node, the decision by size.
 //!
-//!     cargo build --release -p launcher -p dlrover-benches --bins
-//!     [TORCHRUN=.../bin/torchrun] target/release/check [CASES] [--rounds N]
+//!     cargo build --profile dist -p launcher -p dlrover-benches --bins
+//!     [TORCHRUN=.../bin/torchrun] target/dist/check [CASES] [--rounds N]
 //!
 //! Cases (all unless some are named): `job`, `silent`, `decision`. TORCHRUN, which checks nothing, is measured at the
 //! same job. Goals are printed with the figures and never asserted.

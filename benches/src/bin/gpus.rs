@@ -1,6 +1,6 @@
 //! The choice of accelerators: its cost, and its effect.
 //!
-//!     cargo run --release -p dlrover-benches --bin gpus [CASES] [--rounds N]
+//!     cargo run --profile dist -p dlrover-benches --bin gpus [CASES] [--rounds N]
 //!
 //! Cases (all unless some are named): `choice`, `ring`. The rings are simulated: threads that really exchange and add
 //! bytes over sockets, each hop paced by the matrix, all slowed down by one factor. Goals are printed and never asserted.

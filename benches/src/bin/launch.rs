@@ -1,7 +1,7 @@
 //! Our launcher and torchrun, under the same work, in one run.
 //!
-//!     cargo build --release -p launcher --bin dlrover-run
-//!     TORCHRUN=.../bin/torchrun cargo run --release -p dlrover-benches --bin launch [-- CASES OPTIONS]
+//!     cargo build --profile dist -p launcher --bin dlrover-run
+//!     TORCHRUN=.../bin/torchrun cargo run --profile dist -p dlrover-benches --bin launch [-- CASES OPTIONS]
 //!
 //! Cases (all of them unless some are named, by letter or name):
 //!

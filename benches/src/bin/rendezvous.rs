@@ -1,7 +1,7 @@
 //! Thousands of agents and one job master; a few launchers and torchrun.
 //!
-//!     cargo build --release -p launcher -p dlrover-benches --bins
-//!     TORCHRUN=.../bin/torchrun cargo run --release -p dlrover-benches --bin rendezvous [-- NUMBERS OPTIONS]
+//!     cargo build --profile dist -p launcher -p dlrover-benches --bins
+//!     TORCHRUN=.../bin/torchrun cargo run --profile dist -p dlrover-benches --bin rendezvous [-- NUMBERS OPTIONS]
 //!
 //! NUMBERS are those of agents: 16 256 1024 4096 unless some are named. `agents` or `launchers` measures only
 //! that. Options: `--rounds N` (10), `--idle-seconds N` (10), `--meetings N` (3).

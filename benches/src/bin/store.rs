@@ -1,6 +1,6 @@
 //! Our store's server and torch's own, under the same load, in one run.
 //!
-//!     TORCH_PYTHON=.../bin/python cargo run --release -p dlrover-benches --bin store [-- ROUNDS [MILLISECONDS]]
+//!     TORCH_PYTHON=.../bin/python cargo run --profile dist -p dlrover-benches --bin store [-- ROUNDS [MILLISECONDS]]
 //!
 //! Both servers are processes of their own on 127.0.0.1; the load comes from this one, over raw sockets, each
 //! client waiting for its reply before it asks again. A round runs every case on both, in turn, so that a noisy

@@ -31,7 +31,7 @@ pub(super) fn program() -> Outcome<PathBuf> {
     if path.is_file() {
         return Ok(path);
     }
-    let build = "cargo build --release -p launcher --bin dlrover-master";
+    let build = "cargo build --profile dist -p launcher --bin dlrover-master";
     Err(format!("{} is missing; build it with `{build}`, or name one by DLROVER_MASTER", path.display())
         .into())
 }
