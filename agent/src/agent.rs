@@ -166,9 +166,8 @@ impl Agent {
         let (input_sender, inputs) = mpsc::channel(QUEUE);
         let unknown = signals::listen(&config.signals, &input_sender).map_err(AgentError::Signals)?;
         for name in unknown {
-            console.print(format!(
-                "dlrover-run: --signals-to-handle: no signal `{name}` can be handled; ignored"
-            ));
+            console
+                .print(format!("dlrover-run: --signals-to-handle: cannot handle a signal `{name}`; ignored"));
         }
         let children = signal(SignalKind::child()).map_err(AgentError::Signals)?;
         let windows = signal(SignalKind::window_change()).map_err(AgentError::Signals)?;

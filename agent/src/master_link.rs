@@ -86,7 +86,7 @@ enum LinkError {
     #[error("the job master at {at} closed the connection")]
     BrokeOff { at: String },
     #[error(
-        "at {at} the other side speaks torchrun's rendezvous (the TCPStore protocol) and is no job master; all nodes of \
+        "the peer at {at} speaks torchrun's rendezvous (the TCPStore protocol) and is not a job master; all nodes of \
          a job need the same launcher: start dlrover-run there too"
     )]
     Torchrun { at: String },
@@ -556,7 +556,7 @@ mod tests {
         let _link = start(parts(master), events);
         let Some(Event::MasterAway { reason }) = received.recv().await else { panic!("it is no master") };
         assert!(
-            reason.contains(&format!("at 127.0.0.1:{port} the other side speaks torchrun's rendezvous")),
+            reason.contains(&format!("the peer at 127.0.0.1:{port} speaks torchrun's rendezvous")),
             "{reason}"
         );
     }

@@ -86,7 +86,7 @@ fn a_silent_peer_times_out_and_is_named() {
     let output = connect(&address, &["--patience", "0"]);
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{words}");
-    assert!(words.contains(&format!("what answers at {address} is not dlrover-diag")), "{words}");
+    assert!(words.contains(&format!("of this version answers at {address}")), "{words}");
 }
 
 #[test]

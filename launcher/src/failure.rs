@@ -131,7 +131,7 @@ pub fn message(report: &Report, settings: &RunSettings, rendezvous: &Rendezvous)
         }
         Outcome::Failed(failure @ Failure::GuardDied { .. }) => format!(
             "dlrover-run: error: {failure}, so the workers could not be supervised any more; all of them were \
-             killed. Only the kernel or a `kill -9` kills the guard.\n"
+             killed. Only the kernel or a `kill -9` kills the guard: check the kernel log (dmesg) for the OOM killer.\n"
         ),
         Outcome::Failed(failure) => match remedy(failure, rendezvous) {
             Some(remedy) => format!("dlrover-run: error: {failure}\n  {remedy}\n"),

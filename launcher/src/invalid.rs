@@ -105,7 +105,7 @@ pub(crate) enum Invalid {
         "`{given}` is not a list of local ranks: it must be a comma-separated list of integers such as 0,1,2"
     )]
     LocalRanks { given: Given },
-    #[error("`{given}` is not an event log handler: there are null and console")]
+    #[error("`{given}` is not an event log handler; available: null, console")]
     EventLog { given: Given },
     #[error(
         "`{given}` is not a list of ports: give ports or ranges of them from 1 to 65535, such as 20000,20010-20020"

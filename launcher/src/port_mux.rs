@@ -44,8 +44,8 @@ const STORE: u8 = 0;
 const HELLO: [u8; 5] = [STORE, 0xce, 0xf7, 0x85, 0x3c];
 
 /// Reported once when a torchrun connects. Its c10d rendezvous speaks the store's protocol.
-pub const TORCHRUN: &str = "the other side speaks torchrun's rendezvous (the TCPStore protocol) at this job master's \
-                            port; all nodes of a job need the same launcher: start dlrover-run there";
+pub const TORCHRUN: &str = "this peer speaks torchrun's rendezvous (the TCPStore protocol) at the job master's port; \
+                            all nodes of a job need the same launcher: start dlrover-run on that node";
 
 /// Accepts on `listeners` without end, passes store clients to `store` and gRPC clients to the returned receiver. A store
 /// client where there is no store is a torchrun: the first is logged.
@@ -203,7 +203,7 @@ mod tests {
             assert!(!end.await.unwrap(), "it is hung up on");
         }
         let said = words.recv().await.unwrap();
-        assert!(said.contains("127.0.0.1: the other side speaks torchrun's rendezvous"), "{said}");
+        assert!(said.contains("127.0.0.1: this peer speaks torchrun's rendezvous"), "{said}");
         assert!(words.try_recv().is_err(), "said once");
     }
 

@@ -34,8 +34,8 @@ pub fn remedy(failure: &Failure, rendezvous: &Rendezvous) -> Option<String> {
             "--taint-guard=SHARE of the job master sets the limit.".to_owned()
         }
         Failure::Job(JobFailure::MasterLeft { .. }) => {
-            "A job outlives the launcher that serves it when that has a --state-dir and is started again, or with a \
-             dlrover-master of its own (DLROVER_MASTER_ADDR)."
+            "A job survives the exit of the launcher that serves it if that launcher has a --state-dir and is \
+             started again, or if a separate dlrover-master serves the job (DLROVER_MASTER_ADDR)."
                 .to_owned()
         }
         Failure::EndedWithout => {
@@ -71,8 +71,8 @@ fn unreachable_master(rendezvous: &Rendezvous) -> Option<String> {
         Rendezvous::C10d(endpoint) => format!("{endpoint} (--rdzv-endpoint)"),
     };
     Some(format!(
-        "Check that {place} is an address of the host whose launcher serves the job master, that this launcher \
-         runs, and \
+        "Check that {place} is an address of the host whose launcher serves the job master, that the launcher \
+         on that host is running, and \
          that this node reaches that port. --rdzv-conf=join_timeout=SECONDS waits longer."
     ))
 }

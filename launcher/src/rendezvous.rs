@@ -89,7 +89,8 @@ pub async fn set_up(plan: &mut LaunchPlan, console: &Console) -> Result<Rendezvo
         if matches!(rendezvous, Rendezvous::Master(_)) && !master.given.is_empty() {
             let given = master.given.join("`, `");
             print_line(format!(
-                "`{given}`: the job master at {endpoint} is served elsewhere; give it these options"
+                "`{given}` is ignored: another process serves the job master at {endpoint}; give \
+                 the option to that process"
             ));
         }
         let Endpoint { host, port } = endpoint.clone();
@@ -206,7 +207,11 @@ fn check_taint_report(master: &MasterPlan) -> Result<(), RendezvousError> {
 /// Opens the socket of `--http`, and says where the page is.
 fn open_http(master: &MasterPlan, print_line: &dyn Fn(String)) -> Result<Option<Web>, RendezvousError> {
     let Some(given) = &master.http else { return Ok(None) };
-    let web = Web { socket: master::open_http(given)?, token: master.http_token.clone() };
+    let web = Web {
+        socket: master::open_http(given)?,
+        token: master.http_token.clone(),
+        mpi_operator: master.mpi_operator.clone(),
+    };
     if let Some(page) = web.url() {
         print_line(format!("page and metrics of the job: {page}"));
     }

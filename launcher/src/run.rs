@@ -213,7 +213,10 @@ async fn meet_and_run(
     let logs = Logs::new(plan.agent.logs.clone(), &plan.agent.run_id.0, &plan.agent.role, console.clone())?;
     let RendezvousSetup { master, store, embedded, writes } = set_up(&mut plan, &console).await?;
     if let Err(error) = status_socket::serve(master.clone()) {
-        tracing::warn!(%error, "dlrover-diag status of this node needs the address of the job master");
+        tracing::warn!(
+            %error,
+            "cannot serve dlrover-diag status on this node; give dlrover-diag the address of the job master (HOST:PORT)"
+        );
     }
     let can_come_back = plan.master.policy.host.is_none();
     let config = plan.agent;

@@ -113,8 +113,8 @@ impl Admission {
                 log_line(
                     &self.log,
                     format_args!(
-                        "warning: {} connections are open, as many as the limit of open files (ulimit -n) leaves room for; \
-                     further ones are closed",
+                        "warning: {} connections are open, the most that the limit of open files (ulimit -n) allows; \
+                     further ones are closed; raise the limit",
                         self.max
                     ),
                 );

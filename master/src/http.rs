@@ -4,12 +4,11 @@
 //! `Authorization: Bearer TOKEN`, or as the password of HTTP's basic authentication, for which browsers ask.
 
 mod metrics;
+mod mpi_operator;
 
 use std::{
     io,
     net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs as _},
-    sync::Arc,
-    time::Duration,
 };
 
 use axum::{
@@ -29,24 +28,11 @@ use axum::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use master_proto::trust::Token;
 use rules::job_status::JobStatus;
-use tokio::{
-    net::TcpListener,
-    sync::{mpsc, oneshot, watch},
-    task::JoinHandle,
-    time::{sleep, timeout},
-};
+use tokio::{net::TcpListener, sync::mpsc, task::JoinHandle};
 use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 
-use crate::job_loop::{Command, StatusChange};
-
-/// How long the job's owner may take to answer. A stuck disk delays it.
-const ANSWER: Duration = Duration::from_secs(5);
-
-/// The least time between two statuses of one stream.
-const PAUSE: Duration = Duration::from_millis(500);
-
-/// A stream without changes sends a status after this time, so that ages on the page go on.
-const REPEAT: Duration = Duration::from_secs(5);
+pub use self::mpi_operator::MpiOperatorLabels;
+use crate::status_feed::{ANSWER, StatusFeed};
 
 /// The page. It loads nothing from elsewhere.
 const PAGE: &str = include_str!("http/page.html");
@@ -102,6 +88,8 @@ pub struct Web {
     pub socket: StdListener,
     /// Required for all but `/healthz`, if there is one.
     pub token: Option<Token>,
+    /// Asks for the metrics of the MPI operator too.
+    pub mpi_operator: Option<MpiOperatorLabels>,
 }
 
 impl Web {
@@ -115,19 +103,16 @@ impl Web {
 /// What the handlers need.
 #[derive(Clone)]
 struct Shared {
-    commands: mpsc::WeakSender<Command>,
-    changes: watch::Receiver<StatusChange>,
+    feed: StatusFeed,
     token: Option<Token>,
+    mpi_operator: Option<MpiOperatorLabels>,
 }
 
 /// Serves until the task is aborted.
-pub(crate) fn serve(
-    Web { socket, token }: Web,
-    commands: mpsc::WeakSender<Command>,
-    changes: watch::Receiver<StatusChange>,
-) -> io::Result<JoinHandle<()>> {
+pub(crate) fn serve(web: Web, feed: StatusFeed) -> io::Result<JoinHandle<()>> {
+    let Web { socket, token, mpi_operator } = web;
     let listener = TcpListener::from_std(socket)?;
-    let shared = Shared { commands, changes, token };
+    let shared = Shared { feed, token, mpi_operator };
     let guarded = Router::new()
         .route("/", get(page))
         .route("/status.json", get(status_json))
@@ -170,26 +155,13 @@ fn is_authentic(token: &Token, headers: &HeaderMap) -> bool {
     password.is_some_and(|password| token.matches(&password))
 }
 
-impl Shared {
-    /// What the job is doing; the last status when it is over.
-    async fn status(&self) -> Option<Arc<JobStatus>> {
-        let ask = async {
-            let (reply, answer) = oneshot::channel();
-            self.commands.upgrade()?.send(Command::ShowStatus { reply }).await.ok()?;
-            answer.await.ok().map(Arc::from)
-        };
-        let asked = timeout(ANSWER, ask).await.ok().flatten();
-        asked.or_else(|| self.changes.borrow().last.clone())
-    }
-}
-
 fn unavailable() -> Response {
     let text = format!("the job master did not answer within {} s\n", ANSWER.as_secs());
     (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
 }
 
 async fn health(State(shared): State<Shared>) -> Response {
-    match shared.status().await {
+    match shared.feed.status().await {
         Some(_) => "ok\n".into_response(),
         None => unavailable(),
     }
@@ -197,7 +169,7 @@ async fn health(State(shared): State<Shared>) -> Response {
 
 /// The page begins with a status, so that it shows something at once.
 async fn page(State(shared): State<Shared>) -> Response {
-    let Some(status) = shared.status().await else { return unavailable() };
+    let Some(status) = shared.feed.status().await else { return unavailable() };
     // In a script element only `</` and `<!` are special.
     let status = serde_json::to_string(&*status).unwrap_or_default().replace('<', "\\u003c");
     let page = PAGE.replace("{{STATUS}}", &status);
@@ -210,7 +182,7 @@ async fn page(State(shared): State<Shared>) -> Response {
 }
 
 async fn status_json(State(shared): State<Shared>) -> Response {
-    let Some(status) = shared.status().await else { return unavailable() };
+    let Some(status) = shared.feed.status().await else { return unavailable() };
     match serde_json::to_vec(&*status) {
         Ok(json) => ([(CONTENT_TYPE, "application/json"), (CACHE_CONTROL, "no-store")], json).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
@@ -218,10 +190,10 @@ async fn status_json(State(shared): State<Shared>) -> Response {
 }
 
 async fn metrics_text(State(shared): State<Shared>, headers: HeaderMap) -> Response {
-    let Some(status) = shared.status().await else { return unavailable() };
+    let Some(status) = shared.feed.status().await else { return unavailable() };
     let accepts = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let format = metrics::Format::of(accepts);
-    match metrics::encode(&status, format) {
+    match metrics::encode(&status, shared.mpi_operator.as_ref(), format) {
         Ok(text) => ([(CONTENT_TYPE, format.content_type())], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
@@ -229,26 +201,12 @@ async fn metrics_text(State(shared): State<Shared>, headers: HeaderMap) -> Respo
 
 /// Server-sent events: a status whenever it changes.
 async fn status_stream(State(shared): State<Shared>) -> Response {
-    let (to, statuses) = mpsc::channel::<Bytes>(1);
-    tokio::spawn(async move {
-        let mut changes = shared.changes.clone();
-        loop {
-            let is_last = changes.borrow_and_update().last.is_some();
-            let Some(status) = shared.status().await else { return };
-            let Ok(json) = serde_json::to_string(&*status) else { return };
-            if to.send(format!("data: {json}\n\n").into()).await.is_err() || is_last {
-                return;
-            }
-            tokio::select! {
-                () = to.closed() => return,
-                () = sleep(PAUSE) => {}
-            }
-            tokio::select! {
-                () = to.closed() => return,
-                _changed = timeout(REPEAT, changes.changed()) => {}
-            }
-        }
-    });
+    let (to, statuses) = mpsc::channel(1);
+    let event = |status: &JobStatus| {
+        let json = serde_json::to_string(status).ok()?;
+        Some(Bytes::from(format!("data: {json}\n\n")))
+    };
+    tokio::spawn(shared.feed.follow(to, event));
     let events = ReceiverStream::new(statuses).map(Ok::<_, io::Error>);
     let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")];
     (headers, Body::from_stream(events)).into_response()

@@ -14,6 +14,7 @@ mod loaded_job;
 mod log;
 pub mod peer_limit;
 mod service;
+mod status_feed;
 mod streams;
 mod taint_publisher;
 mod tls;
@@ -42,7 +43,7 @@ use tonic::{
 pub use self::journal::crash::crash_at;
 pub use self::{
     admission::max_connections,
-    http::{HttpError, Web, open_http},
+    http::{HttpError, MpiOperatorLabels, Web, open_http},
     journal::JournalError,
     log::{Log, LogLine},
     taint_publisher::{TaintConfig, TaintFileError},
@@ -53,6 +54,7 @@ use self::{
     job_loop::{JobLoop, StatusChange},
     log::LogTo,
     service::MasterService,
+    status_feed::StatusFeed,
     taint_publisher::TaintPublisher,
 };
 #[doc(hidden)]
@@ -216,13 +218,11 @@ impl Prepared {
         }
         let (commands, inbox) = mpsc::channel(QUEUE);
         let (changes, changed) = watch::channel(StatusChange::default());
-        let service = MasterServer::new(MasterService::new(commands.clone(), changed, log.clone()))
+        let feed = StatusFeed::new(commands.downgrade(), changed);
+        let service = MasterServer::new(MasterService::new(commands.clone(), feed.clone(), log.clone()))
             .max_decoding_message_size(MAX_REQUEST_BYTES);
         let web = match http {
-            Some(web) => {
-                let served = http::serve(web, commands.downgrade(), changes.subscribe());
-                Some(AbortOnDrop(served.map_err(MasterError::Http)?))
-            }
+            Some(web) => Some(AbortOnDrop(http::serve(web, feed).map_err(MasterError::Http)?)),
             None => None,
         };
         let service = InterceptedService::new(service, service::auth_interceptor(token, log.clone()));

@@ -16,18 +16,16 @@ use master_proto::{
     trust::{Token, check_sender},
 };
 use rules::{NodeId, Round, job::Event, job_status::JobStatus};
-use tokio::{
-    sync::{mpsc, oneshot, watch},
-    time::{sleep, timeout},
-};
+use tokio::sync::{mpsc, oneshot};
 use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
 use tonic::{Extensions, Request, Response, Status, metadata::MetadataMap, service::Interceptor};
 
 use crate::{
     admission::Peer,
-    job_loop::{Caller, Command, Rejected, StatusChange},
+    job_loop::{Caller, Command, Rejected},
     journal::random,
     log::{Log, OncePerPeer},
+    status_feed::StatusFeed,
     streams::{MAX_SUBSCRIBERS, QUEUED_MESSAGES},
 };
 
@@ -39,7 +37,7 @@ pub(crate) struct MasterService {
     /// a stream of an earlier life of the master is recognised.
     sessions: AtomicU64,
     refusals: OncePerPeer,
-    changes: watch::Receiver<StatusChange>,
+    feed: StatusFeed,
 }
 
 /// Rejects calls without the job's token, if it has one.
@@ -63,13 +61,9 @@ pub(crate) fn auth_interceptor(
 
 impl MasterService {
     /// Sends what is called to `commands`.
-    pub(crate) fn new(
-        commands: mpsc::Sender<Command>,
-        changes: watch::Receiver<StatusChange>,
-        log: Log,
-    ) -> Self {
+    pub(crate) fn new(commands: mpsc::Sender<Command>, feed: StatusFeed, log: Log) -> Self {
         let sessions = AtomicU64::new(random() >> 1);
-        Self { commands, sessions, refusals: OncePerPeer::new(log), changes }
+        Self { commands, sessions, refusals: OncePerPeer::new(log), feed }
     }
 
     /// Validates a message, and that it is from the node that it names.
@@ -132,7 +126,8 @@ fn over() -> Status {
 
 fn too_many_sessions() -> Status {
     Status::resource_exhausted(
-        "this connection carries the streams of other nodes; a launcher has a connection of its own",
+        "this connection already carries the streams of other nodes; each launcher needs a connection of \
+         its own, so proxies must not share one",
     )
 }
 
@@ -152,46 +147,9 @@ fn peer_address(from: &Extensions) -> String {
     Peer::of(from).map_or_else(String::new, |peer| peer.ip.to_string())
 }
 
-/// The least time between two statuses of one watcher.
-const STATUS_PAUSE: Duration = Duration::from_millis(200);
-
-/// A watcher gets a status after this time, also when nothing has changed: it shows that the master lives.
-const STATUS_REPEAT: Duration = Duration::from_secs(5);
-
 fn status_message(status: &JobStatus) -> Result<pb::JobStatus, Status> {
     let json = serde_json::to_string(status).map_err(|error| Status::internal(error.to_string()))?;
     Ok(pb::JobStatus { json })
-}
-
-/// Sends the status to one watcher until that is gone, or the job is over.
-async fn watch_status(
-    commands: mpsc::Sender<Command>,
-    mut changes: watch::Receiver<StatusChange>,
-    to: mpsc::Sender<Result<pb::JobStatus, Status>>,
-) {
-    loop {
-        let (reply, answer) = oneshot::channel();
-        let asked = commands.send(Command::ShowStatus { reply }).await.is_ok();
-        let (status, is_last) = match answer.await {
-            Ok(status) if asked => (Arc::from(status), false),
-            _ => {
-                // Its owner has ended, and has left the last one.
-                let Some(last) = changes.borrow_and_update().last.clone() else { return };
-                (last, true)
-            }
-        };
-        if to.send(status_message(&status)).await.is_err() || is_last {
-            return;
-        }
-        tokio::select! {
-            () = to.closed() => return,
-            () = sleep(STATUS_PAUSE) => {}
-        }
-        tokio::select! {
-            () = to.closed() => return,
-            _changed = timeout(STATUS_REPEAT, changes.changed()) => {}
-        }
-    }
 }
 
 type StatusStream = Pin<Box<dyn Stream<Item = Result<pb::JobStatus, Status>> + Send>>;
@@ -347,7 +305,7 @@ impl pb::master_server::Master for MasterService {
         &self,
         _request: Request<pb::ShowStatusRequest>,
     ) -> Result<Response<pb::JobStatus>, Status> {
-        let status = self.ask(|reply| Command::ShowStatus { reply }).await?;
+        let status = self.feed.status().await.ok_or_else(over)?;
         status_message(&status).map(Response::new)
     }
 
@@ -356,7 +314,7 @@ impl pb::master_server::Master for MasterService {
         _request: Request<pb::WatchStatusRequest>,
     ) -> Result<Response<StatusStream>, Status> {
         let (to, statuses) = mpsc::channel(1);
-        tokio::spawn(watch_status(self.commands.clone(), self.changes.clone(), to));
+        tokio::spawn(self.feed.clone().follow(to, |status| Some(status_message(status))));
         Ok(Response::new(Box::pin(ReceiverStream::new(statuses))))
     }
 }

@@ -264,6 +264,15 @@ pub struct LostSeconds {
     pub restart: f64,
 }
 
+impl LostSeconds {
+    /// Each cause with its time, in the order in which they come up in the life of a job.
+    #[must_use]
+    pub const fn by_cause(&self) -> [(&'static str, f64); 4] {
+        let Self { pending, rendezvous, check, restart } = *self;
+        [("pending", pending), ("rendezvous", rendezvous), ("check", check), ("restart", restart)]
+    }
+}
+
 /// A cumulative histogram, as Prometheus has it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Histogram {

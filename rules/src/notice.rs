@@ -155,7 +155,7 @@ impl fmt::Display for Notice {
                 write!(f, "{reason}; workers keep running; reconnecting")
             }
             Self::MasterAway { reason, keeps_running: false, limit } => {
-                write!(f, "{reason}; trying again for {} s", limit.as_secs_f64())
+                write!(f, "{reason}; retrying for up to {} s", limit.as_secs_f64())
             }
             Self::WaitingForMaster { reason, waited, limit } => {
                 let (waited, limit) = (waited.as_secs(), limit.as_secs_f64());

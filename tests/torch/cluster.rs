@@ -101,7 +101,7 @@ fn a_torchrun_that_connects_is_named() {
     let node = job.line().flags(c10d(port)).script(trainer("probe.py")).start();
     let _serves = job.await_output(&node, "serves the job master");
     let _torchrun = Torchrun::start(&python, port);
-    let _named = job.await_output(&node, "the other side speaks torchrun's rendezvous");
+    let _named = job.await_output(&node, "this peer speaks torchrun's rendezvous");
     node.signal(Signal::SIGTERM);
     let _ended = node.finish();
 }
@@ -113,7 +113,7 @@ fn a_torchrun_that_serves_the_rendezvous_is_named() {
     let _torchrun = Torchrun::start(&python, port);
     job.wait("torchrun's port", || TcpStream::connect(("127.0.0.1", port)).ok());
     let node = job.line().flags(c10d(port)).script(trainer("probe.py")).start();
-    let _named = job.await_output(&node, "the other side speaks torchrun's rendezvous");
+    let _named = job.await_output(&node, "speaks torchrun's rendezvous");
     node.signal(Signal::SIGTERM);
     let _ended = node.finish();
 }

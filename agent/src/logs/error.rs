@@ -14,7 +14,7 @@ pub enum LogError {
     #[error("log_dir: {} is a file", path.display())]
     NotADirectory { path: PathBuf },
     /// A folder of the layout could not be made.
-    #[error("cannot make the log folder {}", path.display())]
+    #[error("cannot create the log folder {}", path.display())]
     MakeFolder {
         path: PathBuf,
         #[source]

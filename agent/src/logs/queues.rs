@@ -217,7 +217,7 @@ impl Queues {
 
 fn dropped(count: u64) -> String {
     let messages = if count == 1 { "message" } else { "messages" };
-    format!("({count} earlier {messages} of the launcher were dropped: the console was stuck)\n")
+    format!("(launcher dropped {count} earlier {messages}: the console accepted no output)\n")
 }
 
 #[cfg(test)]
@@ -294,7 +294,7 @@ mod tests {
             queues.push_message(message(i).as_bytes());
         }
         let out = drained(&mut queues).concat();
-        let notice = "(4 earlier messages of the launcher were dropped: the console was stuck)\n";
+        let notice = "(launcher dropped 4 earlier messages: the console accepted no output)\n";
         assert!(out == notice.to_owned() + &(4..260).map(message).collect::<String>());
         queues.push_message(b"again\n");
         assert_eq!(drained(&mut queues), ["again\n"]);

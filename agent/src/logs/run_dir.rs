@@ -181,7 +181,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let below = file.path().join("logs");
         let error = RunDir::make(&LogDir::At(below.clone()), "job").unwrap_err();
-        assert_eq!(error.to_string(), format!("cannot make the log folder {}", below.display()));
+        assert_eq!(error.to_string(), format!("cannot create the log folder {}", below.display()));
     }
 
     #[test]

@@ -4,7 +4,9 @@
 //!     TORCHRUN=.../bin/torchrun cargo run --profile dist -p dlrover-benches --bin rendezvous [-- NUMBERS OPTIONS]
 //!
 //! NUMBERS are those of agents: 16 256 1024 4096 unless some are named. `agents` or `launchers` measures only
-//! that. Options: `--rounds N` (10), `--idle-seconds N` (10), `--meetings N` (3).
+//! that; `watching` measures what it costs to watch a job (`--http`), and what scrapes and requests take. Options:
+//! `--rounds N` (10), `--idle-seconds N` (10), `--meetings N` (3), `--hold-seconds N` (0): how long a watched job
+//! stays, to look at its page.
 //!
 //! The master is a real process, found in the folder of this one or named by DLROVER_MASTER. The agents are
 //! tasks of this process, each with a connection of its own and the calls of a real agent; their workers take no time
@@ -23,6 +25,7 @@ use dlrover_benches::{
 enum Part {
     Agents,
     Launchers,
+    Watching,
 }
 
 fn main() -> ExitCode {
@@ -43,6 +46,10 @@ fn run() -> Outcome<()> {
         writeln!(std::io::stdout(), "{}", rendezvous::about()?)?;
         rendezvous::agents(&amount)?;
     }
+    if parts.contains(&Part::Watching) {
+        writeln!(std::io::stdout(), "{}", rendezvous::about()?)?;
+        rendezvous::watching(&amount)?;
+    }
     if parts.contains(&Part::Launchers) && std::env::var_os("TORCHRUN").is_some() {
         let mut bench = Bench::new()?;
         writeln!(std::io::stdout(), "\n{}", bench.about())?;
@@ -53,7 +60,7 @@ fn run() -> Outcome<()> {
 }
 
 fn read(mut args: impl Iterator<Item = String>) -> Outcome<(Vec<Part>, Amount)> {
-    let mut amount = Amount { agents: Vec::new(), rounds: 10, idle_secs: 10, meetings: 3 };
+    let mut amount = Amount { agents: Vec::new(), rounds: 10, idle_secs: 10, meetings: 3, hold_secs: 0 };
     let mut parts = Vec::new();
     while let Some(arg) = args.next() {
         let mut number =
@@ -62,6 +69,8 @@ fn read(mut args: impl Iterator<Item = String>) -> Outcome<(Vec<Part>, Amount)> 
             "--rounds" => amount.rounds = usize::try_from(number()?)?,
             "--idle-seconds" => amount.idle_secs = number()?,
             "--meetings" => amount.meetings = usize::try_from(number()?)?,
+            "--hold-seconds" => amount.hold_secs = number()?,
+            "watching" => parts.push(Part::Watching),
             "agents" => parts.push(Part::Agents),
             "launchers" => parts.push(Part::Launchers),
             _ => match arg.parse() {

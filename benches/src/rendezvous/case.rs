@@ -129,7 +129,7 @@ impl Measured {
 }
 
 /// Starts the master on a thread, so that the agents continue meanwhile.
-async fn start(plan: &Plan, port: u16, state_dir: Option<&Path>) -> Outcome<Master> {
+pub(super) async fn start(plan: &Plan, port: u16, state_dir: Option<&Path>) -> Outcome<Master> {
     let (plan, state_dir) = (plan.clone(), state_dir.map(Path::to_owned));
     let master =
         tokio::task::spawn_blocking(move || Master::start(&plan, port, state_dir.as_deref())).await?;

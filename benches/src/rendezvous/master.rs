@@ -41,6 +41,8 @@ pub(super) fn program() -> Outcome<PathBuf> {
 pub(super) struct Plan {
     pub(super) program: PathBuf,
     pub(super) agents: usize,
+    /// Further arguments.
+    pub(super) args: Vec<String>,
     /// The file of its output.
     pub(super) log: PathBuf,
 }
@@ -60,10 +62,10 @@ impl Master {
         port: u16,
         state_dir: Option<&Path>,
     ) -> Result<Self, Box<dyn Error + Send + Sync>> {
-        let Plan { program, agents, log } = plan;
+        let Plan { program, agents, args, log } = plan;
         let file = File::create(log)?;
         let mut command = Command::new(program);
-        command.args(["--port", &port.to_string(), "--node-num", &agents.to_string()]);
+        command.args(["--port", &port.to_string(), "--node-num", &agents.to_string()]).args(args);
         if let Some(folder) = state_dir {
             command.arg("--state-dir").arg(folder);
         }

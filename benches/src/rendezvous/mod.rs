@@ -9,6 +9,7 @@ mod growth;
 mod master;
 mod meeting;
 mod rows;
+mod watching;
 
 use std::{path::PathBuf, time::Duration};
 
@@ -28,6 +29,8 @@ pub struct Amount {
     pub idle_secs: u64,
     /// How often launchers rendezvous.
     pub meetings: usize,
+    /// Seconds for which a watched job stays, to look at its page.
+    pub hold_secs: u64,
 }
 
 pub use meeting::measure as meeting;
@@ -56,7 +59,7 @@ pub fn agents(amount: &Amount) -> Outcome<()> {
         }
         for (has_memory, measured) in [false, true].into_iter().zip(&mut measured) {
             let folder = Folder::new()?;
-            let plan = Plan { program: program.clone(), agents, log: folder.log() };
+            let plan = Plan { program: program.clone(), agents, args: Vec::new(), log: folder.log() };
             let state_dir = has_memory.then(|| folder.state());
             let much = case::Amount { rounds: amount.rounds, idle: Duration::from_secs(amount.idle_secs) };
             match runtime.block_on(case::measure(&plan, state_dir.as_deref(), much)) {
@@ -71,6 +74,27 @@ pub fn agents(amount: &Amount) -> Outcome<()> {
     }
     for (has_memory, measured) in [false, true].into_iter().zip(&measured) {
         growth::print(measured, has_memory)?;
+    }
+    Ok(())
+}
+
+/// Measures what it costs to watch a job.
+///
+/// # Errors
+/// A request or a round fails.
+pub fn watching(amount: &Amount) -> Outcome<()> {
+    let program = master::program()?;
+    let open_files = files::raise()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    for &agents in &amount.agents {
+        if let Some(why) = open_files.missing_for(agents) {
+            heading(&format!("{agents} agents: skipped, {why}"))?;
+            continue;
+        }
+        let folder = Folder::new()?;
+        let plan = Plan { program: program.clone(), agents, args: Vec::new(), log: folder.log() };
+        let hold = Duration::from_secs(amount.hold_secs);
+        runtime.block_on(watching::measure(&plan, amount.rounds, hold))?;
     }
     Ok(())
 }

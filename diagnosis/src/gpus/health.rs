@@ -63,7 +63,7 @@ pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Healt
     let list = terms.visible.as_deref();
     let absent = absent(list, &ids(inventory));
     let unanswered = inventory.hangs_at.as_deref().map(|at| match Component::from(at) {
-        Component::Probe => "the query of the accelerators did not answer".to_owned(),
+        Component::Probe => "the query of the accelerators got no answer".to_owned(),
         _ => format!("{at} did not answer a query of its state"),
     });
     // The others are unknown; nothing is missing from a list that is known completely.
@@ -134,12 +134,12 @@ fn ids(inventory: &Inventory) -> Vec<Option<String>> {
     inventory.gpus.iter().map(id).collect()
 }
 
-/// `visible devices not found: 2, from GPU-90 on`.
+/// `visible device GPU-90 not found; this and all later entries are ignored (2 in all)`.
 fn not_here(list: &str, absent: usize) -> String {
     let entries: Vec<&str> = list.split(',').map(str::trim).collect();
     let first = entries.iter().rev().nth(absent - 1).copied().unwrap_or_default();
     let first: String = first.chars().take(60).collect();
-    format!("visible devices not found: {absent}, from {first} on")
+    format!("visible device {first} not found; this and all later entries are ignored ({absent} in all)")
 }
 
 /// More of its memory is in use than `busy_permille` thousandths. Does not apply to one that is split into slices.

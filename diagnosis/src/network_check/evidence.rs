@@ -167,7 +167,7 @@ fn compute_message(log: &CheckLog, number: u32, ratio: ComputeRatio) -> String {
     };
     format!(
         "{lowest:.2} times the mean compute time of the others in {samples} of {samples} samples: at least {} against \
-         {}{}; the mean is of {} that timed the same{left_out}",
+         {}{}; the mean is of {} that ran the same computation{left_out}",
         millis(shortest),
         millis(mean),
         timed(log, number),

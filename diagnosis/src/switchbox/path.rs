@@ -99,7 +99,7 @@ impl Expected {
             Self::Alike => match (path, linked, equipment) {
                 (path, _, _) if path.is_link() => None,
                 (Path::Loopback, _, _) if *is_itself => None,
-                (_, Some(link), _) => went(format_args!("{link}, as another pair of this box")),
+                (_, Some(link), _) => went(format_args!("{link}, which another pair of this box uses")),
                 (Path::Loopback, None, _) => {
                     let message = "it stayed within one accelerator (loopback), and the pair has two";
                     Some(Wrong::new(Trouble::WrongPath, message))

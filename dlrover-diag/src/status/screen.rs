@@ -115,13 +115,7 @@ fn facts(status: &JobStatus) -> Vec<String> {
     let mut facts = Vec::new();
     let totals = &status.totals;
     if let Some(ratio) = totals.effective_training_ratio {
-        let lost = &totals.lost_seconds;
-        let causes = [
-            ("pending", lost.pending),
-            ("rendezvous", lost.rendezvous),
-            ("check", lost.check),
-            ("restart", lost.restart),
-        ];
+        let causes = totals.lost_seconds.by_cause();
         let causes: Vec<String> = causes
             .iter()
             .filter(|(_, seconds)| *seconds >= 0.05)

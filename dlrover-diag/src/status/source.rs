@@ -1,9 +1,9 @@
 //! Where a status comes from: a job master at an address, or a launcher of this node.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use agent::{MasterAt, StatusClient, StatusError, StatusWatch};
-use master_proto::trust::{TlsFiles, Token, TokenError, Trust};
+use master_proto::trust::{TlsFiles, Trust};
 use rules::job_status::JobStatus;
 use tokio::time::timeout;
 
@@ -11,7 +11,11 @@ use super::{
     Where,
     local::{self, LocalError, LocalStatuses},
 };
-use launcher::{endpoint::Endpoint, environment::Environment};
+use launcher::{
+    endpoint::Endpoint,
+    environment::Environment,
+    job_token::{self, JobTokenError},
+};
 
 /// Why there is no status.
 #[derive(Debug, thiserror::Error)]
@@ -19,16 +23,9 @@ pub(super) enum SourceError {
     /// Not an address.
     #[error("`{given}` is not an address: {why}")]
     Address { given: String, why: &'static str },
-    /// The file with the token.
-    #[error("cannot read the job token from {}", path.display())]
-    TokenFile {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
     /// The token.
-    #[error("the job token cannot be used")]
-    Token(#[source] TokenError),
+    #[error(transparent)]
+    Token(#[from] JobTokenError),
     /// The master.
     #[error(transparent)]
     Master(#[from] StatusError),
@@ -83,16 +80,7 @@ impl Source {
             key: file(&at.tls_key, "DLROVER_TLS_KEY"),
             ca: file(&at.tls_ca, "DLROVER_TLS_CA"),
         };
-        let token = match (&at.job_token_file, variable("DLROVER_JOB_TOKEN")) {
-            (None, Some(token)) => Some(token),
-            (given, _) => match file(given, "DLROVER_JOB_TOKEN_FILE") {
-                Some(path) => Some(
-                    fs::read_to_string(&path).map_err(|source| SourceError::TokenFile { path, source })?,
-                ),
-                None => None,
-            },
-        };
-        let token = token.map(|token| Token::new(&token)).transpose().map_err(SourceError::Token)?;
+        let token = job_token::read(at.job_token_file.as_deref(), env)?;
         let Endpoint { host, port } = endpoint;
         Ok(Self::Master(Box::new(MasterAt { host, port, trust: Trust { token, tls } })))
     }

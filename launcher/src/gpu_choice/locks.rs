@@ -115,13 +115,13 @@ fn checked(folder: PathBuf) -> io::Result<PathBuf> {
         return Err(about(&folder, "is not a folder"));
     }
     if found.uid() != geteuid().as_raw() || found.mode() & 0o022 != 0 {
-        return Err(about(&folder, "can be written by others"));
+        return Err(about(&folder, "belongs to another user, or other users can write to it"));
     }
     Ok(folder)
 }
 
 fn about(folder: &Path, why: &str) -> io::Error {
-    io::Error::other(format!("{}: {why}; {FOLDER} names another folder", folder.display()))
+    io::Error::other(format!("{}: {why}; set {FOLDER} to another folder", folder.display()))
 }
 
 fn try_lock(folder: &Path, id: &str) -> io::Result<Option<GpuLock>> {
@@ -185,6 +185,6 @@ mod tests {
         let open = folder.path().join("open");
         fs::create_dir(&open).unwrap();
         fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(checked(open).unwrap_err().to_string().contains("can be written by others"));
+        assert!(checked(open).unwrap_err().to_string().contains("other users can write to it"));
     }
 }

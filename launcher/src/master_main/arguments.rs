@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, Command, CommandFactory as _, Parser, builder::PossibleValuesParser};
 
-use crate::{numbers::whole, options::Flag};
+use crate::{metrics_compat::METRICS_COMPAT, numbers::whole, options::Flag};
 
 /// Arguments of dlrover's own master that change nothing here, spelled with `-`: those of its `args.py`, and those that
 /// its operator makes of a job's annotations.
@@ -96,6 +96,10 @@ pub(super) struct Arguments {
     /// Serve a page on the job, /metrics for Prometheus, /status.json and /healthz; a port alone is served on 127.0.0.1
     #[arg(long, value_name = "ADDR:PORT", help_heading = "Watching the job")]
     pub(super) http: Option<String>,
+    /// Serve the job's /metrics under another tool's names too
+    #[arg(long, value_name = "NAMES", help_heading = "Watching the job", default_value = "none",
+          value_parser = PossibleValuesParser::new(METRICS_COMPAT))]
+    pub(super) metrics_compat: String,
 
     /// The token that every node must present [env: DLROVER_JOB_TOKEN, DLROVER_JOB_TOKEN_FILE]
     #[arg(long, value_name = "FILE", help_heading = "Which nodes may join")]
@@ -113,9 +117,9 @@ pub(super) struct Arguments {
     /// pyk8s, k8s, ray or local; this master creates no pods on any of them
     #[arg(long, value_name = "NAME", help_heading = "Of dlrover's own master")]
     pub(super) platform: Option<String>,
-    /// Not used
+    /// The namespace that --metrics-compat names [default: the pod's]
     #[arg(long, value_name = "NAME", help_heading = "Of dlrover's own master")]
-    namespace: Option<String>,
+    pub(super) namespace: Option<String>,
     /// Not used: the nodes report how many they are (--nnodes)
     #[arg(long, value_name = "N", help_heading = "Of dlrover's own master")]
     pub(super) node_num: Option<String>,
@@ -125,7 +129,7 @@ pub(super) struct Arguments {
     pub(super) service_type: Option<String>,
 }
 
-const CHECKS: &str = "Network checks (the nodes report whether there are any)";
+const CHECKS: &str = "Network checks (the nodes decide whether they run)";
 
 /// What `dlrover-master` parses.
 pub(super) fn command() -> Command {

@@ -1,9 +1,9 @@
 //! What the arguments and the environment ask for.
 
-use std::{fs::File, io, io::Read as _, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use master::{HttpError, TaintConfig, TaintFileError, TopologyFileError, Web};
-use master_proto::trust::{TlsFiles, Token, TokenError, Trust};
+use master_proto::trust::{TlsFiles, Trust};
 use rules::{
     job::{HOST_TIMEOUT, OnGiveUp, Policy},
     liveness::Timeout,
@@ -13,16 +13,15 @@ use rules::{
 use super::{arguments::Arguments, listen::ListenOn};
 use crate::{
     environment::Environment,
+    host::ThisHost,
     invalid::Invalid,
-    open_job,
+    job_token::{self, JobTokenError},
+    metrics_compat, open_job,
     resolve::{permille, ports},
 };
 
 /// Longer than any job, and within the range of every clock.
 const FOR_EVER: f64 = 1e9;
-
-/// Of a token's file.
-const MAX_BYTES: u64 = 64 << 10;
 
 /// Those of dlrover's own master.
 const PLATFORMS: [&str; 4] = ["pyk8s", "k8s", "ray", "local"];
@@ -80,24 +79,9 @@ pub(super) enum SettingsError {
         /// As given.
         value: String,
     },
-    /// The token's file.
-    #[error("cannot read the job token from {}", path.display())]
-    TokenFile {
-        /// Which.
-        path: PathBuf,
-        /// The system error.
-        #[source]
-        source: io::Error,
-    },
     /// The token.
-    #[error("{given} cannot be used")]
-    Token {
-        /// Where it comes from. Its value is never printed.
-        given: String,
-        /// What is wrong with it.
-        #[source]
-        source: TokenError,
-    },
+    #[error(transparent)]
+    Token(#[from] JobTokenError),
     /// `--http`.
     #[error(transparent)]
     Http(#[from] HttpError),
@@ -129,7 +113,11 @@ impl Settings {
         }
         let trust = trust(given, env)?;
         let http = match filled(&given.http) {
-            Some(text) => Some(Web { socket: master::open_http(&text)?, token: trust.token.clone() }),
+            Some(text) => {
+                let namespace = given.namespace.as_deref();
+                let mpi_operator = metrics_compat::labels(&given.metrics_compat, namespace, env, &ThisHost);
+                Some(Web { socket: master::open_http(&text)?, token: trust.token.clone(), mpi_operator })
+            }
             None => None,
         };
         let notices = notices(given);
@@ -219,33 +207,14 @@ fn trust(given: &Arguments, env: Environment<'_>) -> Result<Trust, SettingsError
         key: file(&given.tls_key, env, Some("DLROVER_TLS_KEY")),
         ca: file(&given.tls_client_ca, env, Some("DLROVER_TLS_CLIENT_CA")),
     };
-    Ok(Trust { token: token(given, env)?, tls })
-}
-
-/// The file that the option names, else the variable, else the file that a variable names.
-fn token(given: &Arguments, env: Environment<'_>) -> Result<Option<Token>, SettingsError> {
-    const VARIABLE: &str = "DLROVER_JOB_TOKEN";
-    let token = |text: &str, given: String| {
-        Token::new(text).map(Some).map_err(|source| SettingsError::Token { given, source })
-    };
-    let named = file(&given.job_token_file, env, None);
-    if let (None, Some(value)) = (&named, env.get_filled(VARIABLE)) {
-        return token(&value.to_string_lossy(), format!("the job token in {VARIABLE}"));
-    }
-    let Some(path) = named.or_else(|| file(&None, env, Some("DLROVER_JOB_TOKEN_FILE"))) else {
-        return Ok(None);
-    };
-    let mut text = String::new();
-    let read = File::open(&path).and_then(|file| file.take(MAX_BYTES).read_to_string(&mut text));
-    read.map_err(|source| SettingsError::TokenFile { path: path.clone(), source })?;
-    token(&text, format!("the job token in {}", path.display()))
+    Ok(Trust { token: job_token::read(file(&given.job_token_file, env, None).as_deref(), env)?, tls })
 }
 
 fn notices(given: &Arguments) -> Vec<String> {
     let platform = filled(&given.platform).map(|platform| {
         if !PLATFORMS.contains(&platform.as_str()) {
             let known = PLATFORMS.join(", ");
-            return format!("warning: --platform {platform}: {known} are known; nothing here depends on it");
+            return format!("warning: --platform {platform} is not a known platform ({known}); ignored");
         }
         match platform.ends_with("k8s") {
             true => format!(
@@ -258,7 +227,9 @@ fn notices(given: &Arguments) -> Vec<String> {
     // It may come from dlrover's own templates.
     let nodes = filled(&given.node_num).filter(|nodes| nodes.trim().parse::<u32>().is_err());
     let nodes = nodes.map(|nodes| {
-        format!("warning: --node-num {nodes}: not a number of nodes; it is not used, the nodes report how many they are")
+        format!(
+            "warning: --node-num {nodes} is ignored: not a number of nodes; the nodes report their number"
+        )
     });
     let http = given.service_type.as_deref() == Some("http");
     let http = http.then(|| "warning: --service-type http: this master supports gRPC only".to_owned());
@@ -310,8 +281,11 @@ mod tests {
         let env = [("DLROVER_JOB_TOKEN", "t")];
         let notices = read("m --platform foo --node-num abc", &env).unwrap().notices;
         assert_eq!(notices.len(), 2, "{notices:?}");
-        assert!(notices[0].contains("--platform foo: pyk8s, k8s, ray, local are known"), "{notices:?}");
-        assert!(notices[1].contains("--node-num abc: not a number of nodes"), "{notices:?}");
+        assert!(
+            notices[0].contains("--platform foo is not a known platform (pyk8s, k8s, ray, local); ignored"),
+            "{notices:?}"
+        );
+        assert!(notices[1].contains("--node-num abc is ignored: not a number of nodes"), "{notices:?}");
         assert_eq!(read("m --platform ray --node_num 4", &env).unwrap().notices, [""; 0]);
     }
 

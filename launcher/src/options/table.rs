@@ -4,6 +4,7 @@ use super::{
     Kind::{Completion, Float, Help, Int, List, Pairs, Text, Version},
     OptionSpec, choice, option, prints, switch,
 };
+use crate::metrics_compat::METRICS_COMPAT;
 
 /// The section of the job master's options.
 pub(crate) const MASTER: &str = "Job master, where this launcher serves it (dlrover-master takes the same)";
@@ -43,7 +44,7 @@ super::options! {
         RdzvConf = option("rdzv-conf", "K=V,...", Text).of_torchrun(),
             "Further settings: join_timeout=600, the seconds that nodes may gather or do without the job \
              master; lastcall_timeout=3, the seconds that --nnodes=MIN:MAX waits for another node; is_host=true \
-             or false, for c10d";
+             or false, whether this launcher serves the job master (c10d)";
         Standalone = switch("standalone").of_torchrun(),
             "Run on this node alone: free ports, a fresh run id; the other rendezvous options are ignored";
         NodeRank = option("node-rank", "N", Int).of_torchrun(),
@@ -100,6 +101,8 @@ super::options! {
         Http = option("http", "ADDR:PORT", Text),
             "Serve a page on the job, /metrics for Prometheus, /status.json and /healthz; a port alone is served on \
              127.0.0.1 [default: off]";
+        MetricsCompat = choice("metrics-compat", "NAMES", METRICS_COMPAT).default("none").requires(Flag::Http),
+            "Serve the job's /metrics under the names of Kubeflow's mpi-operator too";
     }
     "Failures and shutdown" {
         MaxRestarts = option("max-restarts", "N", Int).default("0").of_torchrun(),
@@ -170,7 +173,8 @@ super::options! {
         StragglerRatio = option("straggler-ratio", "RATIO", Float).default("2.0").requires(Flag::NetworkCheck),
             "A node is slow when it takes this many times as long as the mean of the others";
         CheckCommand = option("check-command", "CMD", Text).requires(Flag::NetworkCheck),
-            "Run this by /bin/sh on both nodes of a pair, or on the only node of a job, in place of the built-in test \
+            "Run this command with /bin/sh on both nodes of a pair, or on the only node of a job, in place of the \
+             built-in test \
              (docs/network-check.md)";
         CheckTtl = option("check-ttl", "SECONDS", Float).default("0").requires(Flag::NetworkCheck),
             "A restart with the same nodes reuses a check younger than this; 0 checks before every start";
@@ -207,8 +211,8 @@ super::options! {
              (docs/switchbox.md) [env: DLROVER_SWITCHBOX_PROBE]";
         SwitchboxPath = choice("switchbox-path", "PATH", SWITCHBOX_PATHS)
             .default("auto").requires(Flag::SwitchboxCheck),
-            "Path that the bytes of a pair must take: metaxlink, nvlink, any, or over a link where any other pair \
-             goes over one (auto)";
+            "Path that the bytes of a pair must take: metaxlink, nvlink, any, or auto (a link, if another pair uses \
+             one)";
         ProbeLoopback = switch("probe-loopback").requires(Flag::SwitchboxCheck),
             "Let --box-pairs pair a socket with itself, to try a probe on one device";
     }

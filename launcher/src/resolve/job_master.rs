@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use master::TaintConfig;
+use master::{MpiOperatorLabels, TaintConfig};
 use master_proto::trust::{TlsFiles, Token, Trust};
 use rules::{
     NodeId,
@@ -16,10 +16,11 @@ use crate::{
     environment::Environment,
     host::Host,
     invalid::Invalid,
+    metrics_compat,
     options::{Flag, MASTER, OPTIONS},
     resolve::{
         at_least_zero,
-        checks::permille,
+        checks::{one_of, permille},
         rdzv_conf,
         rendezvous::{Rendezvous, ServeMaster},
     },
@@ -44,6 +45,8 @@ pub struct MasterPlan {
     pub http: Option<String>,
     /// What its page and metrics require; not the token that a job of this node alone makes up.
     pub http_token: Option<Token>,
+    /// Whether its metrics have the MPI operator's names too.
+    pub mpi_operator: Option<MpiOperatorLabels>,
     /// Credentials of both sides.
     pub trust: Trust,
     /// For a master that is served here for this node alone.
@@ -123,6 +126,7 @@ pub(super) fn resolve(
         },
         http,
         http_token,
+        mpi_operator: metrics_compat::labels(one_of(cli, Flag::MetricsCompat)?, None, env, host),
         trust,
         own_token,
         given: given.map(|spec| cli.given(spec.flag).to_string()).collect(),

@@ -61,7 +61,7 @@ pub(super) fn resolve(
                 given = by;
             }
             (None, Some(nodes)) if has_master => notices.push(format!(
-                "`NODE_NUM={nodes}`, but --nnodes is not given: this job is one of 1 node; give --nnodes={nodes} for \
+                "`NODE_NUM={nodes}`, but --nnodes is not given: this job has only 1 node; give --nnodes={nodes} for \
                  all of them"
             )),
             (None, _) => {}

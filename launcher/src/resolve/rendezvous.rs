@@ -234,7 +234,7 @@ fn port_zero(cli: &Cli, flag: Flag) -> Invalid {
     // No other node could learn the port; a single node needs no fixed one.
     Invalid::OutOfRange {
         given: cli.given(flag),
-        range: "port 0, any free one, is for one node that meets on localhost",
+        range: "port 0 (any free port) is allowed only for a single-node job with an endpoint on localhost",
     }
 }
 

@@ -23,7 +23,10 @@ pub(super) fn signals(cli: &Cli, notices: &mut Vec<String>) -> Result<(Vec<Strin
     for name in text.split(',').map(str::trim) {
         match Signal::from_str(name) {
             Ok(Signal::SIGKILL | Signal::SIGSTOP) => {
-                notices.push(format!("`{}`: no program can handle {name}", cli.given(Flag::SignalsToHandle)));
+                notices.push(format!(
+                    "`{}`: {name} cannot be handled by a program, and is ignored",
+                    cli.given(Flag::SignalsToHandle)
+                ));
             }
             Ok(_) if names.iter().any(|known| known == name) => {}
             Ok(_) => names.push(name.to_owned()),

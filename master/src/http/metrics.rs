@@ -1,15 +1,19 @@
 //! The status as Prometheus metrics. All of them are made from one status when they are asked for, so they agree with
 //! each other and with the page.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _, NoLabelSet, text},
+    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, NoLabelSet, text},
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
     registry::Registry,
 };
-use rules::job_status::{CheckStatus, CheckedNodeStatus, Histogram, JobPhase, JobStatus, NodeState};
+use rules::job_status::{
+    CheckStatus, CheckedNodeStatus, Histogram, JobPhase, JobStatus, NodeState, NodeStatus,
+};
+
+use super::mpi_operator::{self, MpiOperatorLabels};
 
 /// Pairs of nodes whose bandwidth is a metric: a series each.
 const MAX_PAIRS: usize = 512;
@@ -40,9 +44,13 @@ impl Format {
 }
 
 /// All metrics of a status.
-pub(super) fn encode(status: &JobStatus, format: Format) -> Result<String, fmt::Error> {
+pub(super) fn encode(
+    status: &JobStatus,
+    mpi_operator: Option<&MpiOperatorLabels>,
+    format: Format,
+) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Metrics(status.clone())));
+    registry.register_collector(Box::new(Metrics(status.clone(), mpi_operator.cloned())));
     let mut text = String::new();
     text::encode(&mut text, &registry)?;
     Ok(match format {
@@ -72,7 +80,7 @@ fn without_open_metrics(text: &str) -> String {
 }
 
 #[derive(Debug)]
-struct Metrics(JobStatus);
+struct Metrics(JobStatus, Option<MpiOperatorLabels>);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StateLabel {
@@ -112,26 +120,19 @@ struct BuildLabel {
 }
 
 /// Families of one type.
-struct Families<'a, 'b> {
+pub(super) struct Families<'a, 'b> {
     encoder: &'a mut DescriptorEncoder<'b>,
 }
 
 impl Families<'_, '_> {
-    fn gauge<L: EncodeLabelSet>(
+    pub(super) fn gauge<L: EncodeLabelSet>(
         &mut self,
         name: &str,
         help: &str,
         series: impl IntoIterator<Item = (L, f64)>,
     ) -> fmt::Result {
-        let mut series = series.into_iter().peekable();
-        if series.peek().is_none() {
-            return Ok(());
-        }
-        let mut family = self.encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (labels, value) in series {
-            ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
-        }
-        Ok(())
+        let series = series.into_iter().map(|(labels, value)| (labels, ConstGauge::new(value)));
+        self.family(name, help, MetricType::Gauge, series)
     }
 
     fn counter<L: EncodeLabelSet>(
@@ -140,13 +141,25 @@ impl Families<'_, '_> {
         help: &str,
         series: impl IntoIterator<Item = (L, f64)>,
     ) -> fmt::Result {
-        let mut series = series.into_iter().peekable();
+        let series = series.into_iter().map(|(labels, value)| (labels, ConstCounter::new(value)));
+        self.family(name, help, MetricType::Counter, series)
+    }
+
+    /// A family without series is left out.
+    fn family<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        kind: MetricType,
+        series: impl Iterator<Item = (L, impl EncodeMetric)>,
+    ) -> fmt::Result {
+        let mut series = series.peekable();
         if series.peek().is_none() {
             return Ok(());
         }
-        let mut family = self.encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (labels, value) in series {
-            ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
+        let mut family = self.encoder.encode_descriptor(name, help, None, kind)?;
+        for (labels, metric) in series {
+            metric.encode(family.encode_family(&labels)?)?;
         }
         Ok(())
     }
@@ -157,7 +170,7 @@ impl Families<'_, '_> {
         ConstGauge::new(value).encode(self.encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
     }
 
-    fn one_counter(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
+    pub(super) fn one_counter(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
         ConstCounter::new(value).encode(self.encoder.encode_descriptor(
             name,
             help,
@@ -178,6 +191,22 @@ impl Families<'_, '_> {
         buckets.push((f64::MAX, histogram.count.saturating_sub(below)));
         family.encode_histogram::<NoLabelSet>(histogram.sum, histogram.count, &buckets, None)
     }
+}
+
+/// A series for each node rank. A spare may ask for a rank that a running node has: the node that runs counts.
+fn by_node_rank(
+    status: &JobStatus,
+    value: impl Fn(&NodeStatus) -> Option<u32>,
+) -> impl Iterator<Item = (NodeLabel, f64)> {
+    let mut series = BTreeMap::new();
+    for node in &status.nodes {
+        let (Some(rank), Some(value)) = (node.node_rank, value(node)) else { continue };
+        let is_running = node.first_rank.is_some();
+        if is_running || !series.contains_key(&rank) {
+            series.insert(rank, f64::from(value));
+        }
+    }
+    series.into_iter().map(|(rank, value)| (NodeLabel { node: rank.to_string() }, value))
 }
 
 /// A count as a number of Prometheus, which are all floating.
@@ -220,10 +249,7 @@ impl Collector for Metrics {
         families.counter(
             "dlrover_worker_restarts",
             "Restarts of the job's workers, by the node rank on which workers failed",
-            status.nodes.iter().filter_map(|node| {
-                let rank = node.node_rank?;
-                Some((NodeLabel { node: rank.to_string() }, f64::from(node.restarts)))
-            }),
+            by_node_rank(status, |node| Some(node.restarts)),
         )?;
         let totals = &status.totals;
         families.one_counter("dlrover_rounds", "Rounds whose workers were started", float(totals.rounds))?;
@@ -237,17 +263,10 @@ impl Collector for Metrics {
             "The time in which workers ran",
             totals.training_seconds,
         )?;
-        let lost = &totals.lost_seconds;
-        let causes = [
-            ("pending", lost.pending),
-            ("rendezvous", lost.rendezvous),
-            ("check", lost.check),
-            ("restart", lost.restart),
-        ];
         families.counter(
             "dlrover_lost_seconds",
             "The time in which no workers ran, by cause",
-            causes.map(|(cause, seconds)| (CauseLabel { cause }, seconds)),
+            totals.lost_seconds.by_cause().map(|(cause, seconds)| (CauseLabel { cause }, seconds)),
         )?;
         families.histogram(
             "dlrover_rendezvous_seconds",
@@ -265,19 +284,14 @@ impl Collector for Metrics {
         families.gauge(
             "dlrover_gpus",
             "Accelerators by node rank, as the node reported them",
-            status.nodes.iter().filter_map(|node| {
-                let rank = node.node_rank.filter(|_| node.gpus > 0)?;
-                Some((NodeLabel { node: rank.to_string() }, f64::from(node.gpus)))
-            }),
+            by_node_rank(status, |node| (node.gpus > 0).then_some(node.gpus)),
         )?;
         families.gauge(
             "dlrover_gpus_broken",
             "Accelerators that the node reported as broken, by node rank",
-            status.nodes.iter().filter_map(|node| {
-                let rank = node.node_rank.filter(|_| node.gpus > 0)?;
-                Some((NodeLabel { node: rank.to_string() }, f64::from(node.broken_gpus)))
-            }),
-        )
+            by_node_rank(status, |node| (node.gpus > 0).then_some(node.broken_gpus)),
+        )?;
+        self.1.as_ref().map_or(Ok(()), |labels| mpi_operator::encode(&mut families, status, labels))
     }
 }
 
@@ -311,7 +325,7 @@ fn check_metrics(families: &mut Families<'_, '_>, check: &CheckStatus) -> fmt::R
     )?;
     let label = |number: u32| labels.get(number as usize).cloned();
     // The last measurement of each pair; the slowest pairs where they are too many.
-    let mut pairs = std::collections::BTreeMap::new();
+    let mut pairs = BTreeMap::new();
     for test in &check.tests {
         if let ([a, b], Some(rate)) = (&test.nodes[..], test.bytes_per_second) {
             pairs.insert((*a.min(b), *a.max(b)), rate);
@@ -354,7 +368,7 @@ mod tests {
 
     #[test]
     fn counters_have_their_suffix_and_histograms_add_up() {
-        let text = encode(&status(), Format::Text).unwrap();
+        let text = encode(&status(), None, Format::Text).unwrap();
         for line in [
             "# TYPE dlrover_node_losses_total counter",
             "dlrover_node_losses_total 0.0",
@@ -370,7 +384,26 @@ mod tests {
             assert!(text.lines().any(|it| it == line), "{line}:\n{text}");
         }
         assert!(!text.contains("# EOF"), "{text}");
-        assert!(encode(&status(), Format::OpenMetrics).unwrap().ends_with("# EOF\n"));
+        assert!(encode(&status(), None, Format::OpenMetrics).unwrap().ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn the_mpi_operators_metrics_are_there_when_asked_for() {
+        let labels = MpiOperatorLabels { launcher: "pi-launcher".into(), namespace: "default".into() };
+        let mut status = status();
+        status.job = Some("pi".into());
+        let text = encode(&status, Some(&labels), Format::Text).unwrap();
+        for line in [
+            "# TYPE mpi_operator_jobs_created_total counter",
+            "mpi_operator_jobs_created_total 1.0",
+            "mpi_operator_jobs_successful_total 0.0",
+            "mpi_operator_jobs_failed_total 0.0",
+            "# TYPE mpi_operator_job_info gauge",
+            "mpi_operator_job_info{launcher=\"pi-launcher\",namespace=\"default\"} 1.0",
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line}:\n{text}");
+        }
+        assert!(!encode(&status, None, Format::Text).unwrap().contains("mpi_operator"));
     }
 
     #[test]

@@ -26,7 +26,8 @@ pub enum JournalError {
     },
     /// The folder cannot be locked.
     #[error(
-        "cannot lock {}, which excludes a second job master; give --state-dir a folder on a file system with locks",
+        "cannot lock {}: the lock keeps a second job master out of the folder; give --state-dir \
+         a folder on a file system that supports file locks",
         path.display()
     )]
     Lock {
@@ -47,7 +48,8 @@ pub enum JournalError {
     },
     /// Durable bytes have changed.
     #[error(
-        "the job's state {} is damaged at byte {offset}: {what}; the master does not start without the rest. Restore \
+        "the job's state {} is damaged at byte {offset}: {what}; the master does not start with incomplete state. \
+         Restore \
          a good copy, or move the file away: a master without it asks the nodes for their state",
         path.display()
     )]
@@ -83,7 +85,8 @@ pub enum JournalError {
     Encode(#[source] postcard::Error),
     /// The file cannot be written.
     #[error(
-        "cannot write the job's state {}; the master exits, because it could not recover what it would decide. Free \
+        "cannot write the job's state {}; the master exits, because a restarted master could not recover its \
+         further decisions. Free \
          disk space, or give another --state-dir, and restart it: the nodes keep running and reconnect",
         path.display()
     )]

@@ -273,7 +273,7 @@ fn a_manual_pair_waits_no_longer_than_its_timeout() {
     assert_eq!(
         error,
         format!(
-            "what answers at {address} is not dlrover-diag pair --listen of this version: it did not answer within 1 s; \
+            "no dlrover-diag pair --listen of this version answers at {address}: it did not answer within 1 s; \
              it may be busy with another check"
         )
     );

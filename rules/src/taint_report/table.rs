@@ -25,7 +25,7 @@ impl fmt::Display for TaintReport {
             took.as_secs_f64()
         )?;
         if self.outcome.network_untested {
-            write!(f, "; the network was not tested, which takes two nodes")?;
+            write!(f, "; the network was not tested: that requires two nodes")?;
         }
         let width = (0..).zip(&self.nodes).map(|(number, _)| self.name(number).len()).max().unwrap_or(0);
         let shows_all = self.nodes.len() <= SHOWN;
@@ -63,8 +63,8 @@ impl fmt::Display for TaintReport {
         if guard.mass_failure {
             write!(
                 f,
-                "\n  {} taints withheld: more than {} of {} nodes point at a switch, a driver, an image or the \
-                 configuration",
+                "\n  {} taints withheld: problems on more than {} of {} nodes suggest a shared cause, \
+                 such as a switch, a driver, an image or the configuration",
                 guard.taints,
                 guard.limit,
                 nodes.len()

@@ -59,13 +59,13 @@ pub(super) enum Closed {
     ByClient,
     #[error("the socket failed")]
     Socket(#[from] io::Error),
-    #[error("the client's bytes are no request")]
+    #[error("the client sent bytes that are not a request")]
     Decode(#[from] DecodeError),
     #[error("the request was refused")]
     Refused(#[from] Refused),
     #[error("the client would have {pending} unread bytes, more than {max}")]
     UnreadReplies { pending: usize, max: usize },
-    #[error("too many unread bytes for all clients together, and the most for this one")]
+    #[error("all clients together have too many unread bytes, and this one has the most")]
     LargestOfTooMuch,
 }
 

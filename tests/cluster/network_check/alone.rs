@@ -16,7 +16,7 @@ fn a_single_node_runs_its_self_test_and_reports_that_the_network_was_not_checked
     report.blames(&[]);
     assert!(report.network_untested && report.rounds.is_empty(), "{report:#?}");
     let output =
-        job.await_output(&node, "this node is healthy; the network was not tested, which takes two nodes");
+        job.await_output(&node, "this node is healthy; the network was not tested: that requires two nodes");
     assert!(output.contains("network check: self-test passed ("), "{output}");
     job.go();
     let _outcomes = job.finish([node], 0);

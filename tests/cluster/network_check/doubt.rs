@@ -45,7 +45,7 @@ fn of_two_hosts_the_faulty_one_is_unknown_and_the_policy_decides() {
     let (job, nodes) = with_policy(&network, &["--on-inconclusive=proceed"], false);
     let _world = job.first_world(2);
     for node in &nodes {
-        let output = job.await_output(node, "network check over, and no node has passed: 0 nodes, 1 round, ");
+        let output = job.await_output(node, "network check ended, but no node passed: 0 nodes, 1 round, ");
         assert!(output.contains("; also admitted: node 0 ("), "{output}");
     }
     let _end = job.ends_well(nodes);

@@ -23,8 +23,9 @@ fn where_one_pair_uses_a_link_all_must() {
         let finding = went([Path::Metaxlink, Path::Metaxlink, other, other], "");
         let wrong = Some(Trouble::WrongPath);
         assert_eq!(troubles(&finding), [None, None, wrong, wrong], "{other}");
-        let message =
-            format!("wrong path, it went over {other} and not over metaxlink, as another pair of this box");
+        let message = format!(
+            "wrong path, it went over {other} and not over metaxlink, which another pair of this box uses"
+        );
         assert_eq!(finding.pairs[2].wrong.as_ref().unwrap().to_string(), message);
         let finding = went([Path::Metaxlink, other, other, other], "NVIDIA L40S");
         assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Fault, 1), "{other}");

@@ -147,10 +147,10 @@ pub(super) fn sweep(seed: u64, rows: &[(String, Tally)]) -> String {
 
 fn explained(seed: u64) -> String {
     format!(
-        "All numbers are runs; the clusters are drawn by --seed {seed}. `missed`: a fault failed a test and is not \
-         named. `never shown`: a fault is not\nnamed, and was not tested while it was broken, or passed, or the check \
-         says that it is inconclusive. `over a known cut`: the job\nwould start though the check has seen two of its \
-         nodes fail to reach each other."
+        "All numbers are runs; the clusters are drawn by --seed {seed}. `missed`: a fault made a test fail, but is not \
+         named. `never shown`: a\nfault is not named, but it was not tested while it was broken, or passed its tests, \
+         or the check calls it inconclusive. `over a\nknown cut`: the job would start although two of its nodes failed \
+         to reach each other in the check."
     )
 }
 

@@ -172,7 +172,7 @@ impl Job {
             effects.extend(self.end(now, JobVerdict::Failed(failure)));
             return effects;
         }
-        let reason = format!("the network check calls it {}", exclusion.verdict);
+        let reason = format!("excluded by the network check ({})", exclusion.verdict);
         self.excluded.insert(node.clone(), exclusion);
         self.take_out(now, node, &reason)
     }
@@ -198,13 +198,13 @@ fn summary(report: &TaintReport) -> String {
     let left_out_message = if left_out > 0 { format!("; left out: {left_out_names}") } else { String::new() };
     if *network_untested {
         return format!(
-            "network check: this node is healthy; the network was not tested, which takes two nodes{left_out_message}"
+            "network check: this node is healthy; the network was not tested: that requires two nodes{left_out_message}"
         );
     }
     let (in_doubt, in_doubt_names) =
         named(report, |node| !node.excluded && node.verdict == NodeVerdict::Inconclusive);
     let passed = nodes.len() - left_out - in_doubt;
-    let how = if passed > 0 { "passed" } else { "over, and no node has passed" };
+    let how = if passed > 0 { "passed" } else { "ended, but no node passed" };
     let mut message = format!(
         "network check {how}: {}, {}, {:.2} s",
         diagnosis::counted::counted(passed, "node"),

@@ -495,7 +495,7 @@ fn notices_read_well() {
         ),
         (
             Notice::MasterAway { reason: reason.clone(), keeps_running: false, limit },
-            "connection refused; trying again for 600 s",
+            "connection refused; retrying for up to 600 s",
         ),
         (
             Notice::WaitingForMaster { reason, waited: Duration::from_millis(20_500), limit },
