@@ -181,7 +181,8 @@ impl Test {
 
     fn workers_fail(&mut self, name: &str, round: u32, gives_up: bool) -> Vec<Effect> {
         let round = Round(round);
-        self.send(Event::WorkersFailed { node: id(name), round, reason: REASON.into(), gives_up })
+        let (node, reason) = (id(name), REASON.into());
+        self.send(Event::WorkersFailed { node, round, reason, gives_up, has_detail: false })
     }
 
     /// Resumes in a round of these nodes.
