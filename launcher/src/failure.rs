@@ -15,6 +15,7 @@ use rules::chain;
 use rules::{
     LocalRank, Rank,
     failure::{ExitCause, Failure, GroupFailure, Outcome, UnkillableProcess, WorkerFailure, root_cause},
+    root_cause::{FailureDetail, RootCause, Summary},
     signal_name::signal_text,
     verdict::JobFailure,
 };
@@ -123,7 +124,8 @@ pub struct RunSettings {
 /// The message at the end of a run; `None` when it succeeded.
 #[must_use]
 pub fn message(report: &Report, settings: &RunSettings, rendezvous: &Rendezvous) -> Option<String> {
-    let mut text = match &report.outcome {
+    let mut text = summary(report);
+    text.push_str(&match &report.outcome {
         Outcome::Succeeded => String::new(),
         Outcome::Failed(Failure::Workers(group)) => workers_failed(report, group, settings),
         Outcome::Failed(failure @ Failure::Unkillable) => {
@@ -141,11 +143,44 @@ pub fn message(report: &Report, settings: &RunSettings, rendezvous: &Rendezvous)
             let left = if report.unkillable.is_empty() { "; no worker is left" } else { "" };
             format!("dlrover-run: stopped by {}{left}\n", signal_text(*signal))
         }
-    };
+    });
+    if let (Some(root_cause), Outcome::Failed(_)) = (&report.root_cause, &report.outcome) {
+        text.push_str(&words_of(root_cause));
+    }
     if !report.unkillable.is_empty() {
         text.push_str(&unkillable(&report.unkillable));
     }
     (!text.is_empty()).then_some(text)
+}
+
+/// The root cause in one line, the first of the report: on every node the same, wherever it was.
+fn summary(report: &Report) -> String {
+    let own;
+    let summary: &dyn fmt::Display = match (&report.root_cause, &report.outcome) {
+        (Some(root_cause), Outcome::Failed(_)) => root_cause,
+        (None, Outcome::Failed(Failure::Workers(group))) => {
+            let failures = dated(group, &report.workers);
+            let Some(root) = failures.get(root_cause(&failures)) else { return String::new() };
+            let worker = report.workers.get(&root.local_rank);
+            let detail = worker.map(|worker| worker.detail(root.clone()));
+            own = detail.unwrap_or_else(|| FailureDetail::bare(root.clone()));
+            &Summary { detail: &own, node_rank: report.node_rank, host: &report.host }
+        }
+        _ => return String::new(),
+    };
+    format!("dlrover-run: root cause: {summary}\n")
+}
+
+/// What the failed worker of another node printed last.
+fn words_of(root_cause: &RootCause) -> String {
+    let RootCause { node, detail, .. } = root_cause;
+    if detail.lines().is_empty() {
+        return String::new();
+    }
+    let what = if detail.is_mixed() { "output" } else { "standard error" };
+    let rank = detail.failure.rank;
+    let lines: String = detail.lines().iter().map(|line| format!("    | {line}\n")).collect();
+    format!("  last lines of the {what} of rank {rank} on {node}:\n{lines}")
 }
 
 fn workers_failed(report: &Report, group: &GroupFailure, settings: &RunSettings) -> String {
@@ -160,8 +195,10 @@ fn workers_failed(report: &Report, group: &GroupFailure, settings: &RunSettings)
     let mut text = format!(
         "dlrover-run: failed (exitcode: {code}) local_rank: {local_rank} (pid: {pid}) of binary: {program}\n{account}"
     );
+    // Another node's worker may have failed before.
+    let order = if report.root_cause.is_some() { "failed first on this node" } else { "failed first" };
     text.push_str(&format!(
-        "dlrover-run: rank {rank} (local rank {local_rank}, pid {pid}) failed first: {}\n",
+        "dlrover-run: rank {rank} (local rank {local_rank}, pid {pid}) {order}: {}\n",
         explained(root)
     ));
     if *max_restarts > 0 {
@@ -377,6 +414,9 @@ mod tests {
             workers: BTreeMap::from([(LocalRank(1), evidence)]),
             never_arrived: vec![LocalRank(1)],
             unkillable: Vec::new(),
+            root_cause: None,
+            node_rank: None,
+            host: "vm".into(),
         }
     }
 

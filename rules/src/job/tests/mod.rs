@@ -16,6 +16,7 @@ mod replacement;
 mod restoring;
 mod status;
 mod strangers;
+mod withheld;
 
 use super::*;
 use crate::push::Push;

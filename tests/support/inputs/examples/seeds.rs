@@ -349,7 +349,7 @@ fn hosting(node: &str, round: u32) -> pb::HostingReport {
 }
 
 fn failure(node: &str, round: u32) -> pb::FailureReport {
-    pb::FailureReport { node_id: node.into(), round, reason: "r".into(), gives_up: false }
+    pb::FailureReport { node_id: node.into(), round, reason: "r".into(), gives_up: false, has_detail: false  node_id: node.into(), round, reason: "r".into(), gives_up: false, has_detail: false }
 }
 
 /// One of each kind, with its number.
