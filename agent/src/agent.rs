@@ -14,7 +14,7 @@ use master_proto::question::Key;
 use rules::{
     Moment, Round,
     check_order::{CheckReport, Checked},
-    failure::{ExitCause, Outcome},
+    failure::{ExitCause, Outcome, WorkerFailure},
     fence::{Juror, guard_after},
     node::{JoinRequest, NodeAttributes},
     worker_env::EnvSettings,
@@ -33,6 +33,7 @@ use crate::{
     arrivals::{self, Connected},
     attributes,
     config::AgentConfig,
+    evidence,
     guard::{
         Guard,
         frame::{FromGuard, ToGuard},
@@ -383,8 +384,12 @@ impl Agent {
             Effect::ReportHosting { round, master_addr, master_port } => {
                 self.send_to_master(ToMaster::Hosting { round, master_addr, master_port });
             }
-            Effect::ReportFailure { round, reason, gives_up } => {
-                self.send_to_master(ToMaster::Failure { round, reason, gives_up });
+            Effect::ReportFailure { round, reason, gives_up, worker } => {
+                let has_detail = worker.is_some();
+                self.send_to_master(ToMaster::Failure { round, reason, gives_up, has_detail });
+                if let Some(worker) = worker {
+                    self.report_detail(round, *worker);
+                }
             }
             Effect::AcknowledgeEnd => self.send_to_master(ToMaster::AcknowledgeEnd),
             Effect::Prepare { assignment, attempt } => self.prepare(assignment, attempt),
@@ -432,6 +437,17 @@ impl Agent {
         if let Err(error) = self.guard.send(message, Vec::new()) {
             warn!(%error, "cannot send to the guard");
         }
+    }
+
+    /// Reports what is known of a failed worker, when its output is read. The run may end meanwhile; the message is sent
+    /// all the same.
+    fn report_detail(&self, round: Round, worker: WorkerFailure) {
+        let messages = self.master.messages.clone();
+        let left = self.generation.as_ref().and_then(|generation| generation.left_by(worker.local_rank));
+        tokio::spawn(async move {
+            let detail = Box::new(evidence::detail_of(worker, left).await);
+            let _ended = messages.send(ToMaster::Detail { round, detail });
+        });
     }
 
     fn join(&mut self, after: Option<Round>, checked: Option<LocalCheck>) {

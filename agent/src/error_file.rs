@@ -25,6 +25,15 @@ pub struct ErrorFile {
     pub document: Value,
 }
 
+impl ErrorFile {
+    /// The worker's words for its failure; for an exception its type and text.
+    #[must_use]
+    pub fn message(&self) -> Option<&str> {
+        let message = self.document.get("message")?;
+        message.as_str().or_else(|| message.get("message")?.as_str())
+    }
+}
+
 /// Why an error file could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ErrorFileError {

@@ -1,15 +1,20 @@
-//! The evidence of failed workers for the report.
+//! The evidence of failed workers, for the report and for the other nodes.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use rules::{
     LocalRank,
-    failure::{Failure, Outcome},
+    failure::{Failure, Outcome, WorkerFailure},
+    root_cause::FailureDetail,
 };
 use tokio::time::timeout;
 use tracing::warn;
 
-use crate::{error_file, logs::GenerationLogs, report::WorkerEvidence};
+use crate::{
+    error_file,
+    logs::{GenerationLogs, LeftBy},
+    report::WorkerEvidence,
+};
 use processes::run_blocking;
 
 /// How long error files may take to be read: they may be on a network file system.
@@ -40,14 +45,43 @@ pub async fn gather(
 }
 
 fn of_one(generation: &GenerationLogs, local_rank: LocalRank) -> WorkerEvidence {
-    let (stdout_log, stderr_log) = generation.log_files(local_rank);
-    let path = generation.error_file(local_rank);
-    let error_file = if path.as_os_str().is_empty() { None } else { error_file::read(&path).transpose() };
+    generation.left_by(local_rank).map(|left| read(&left)).unwrap_or_default()
+}
+
+fn read(left: &LeftBy) -> WorkerEvidence {
+    let path = &left.error_file;
+    let error_file = if path.as_os_str().is_empty() { None } else { error_file::read(path).transpose() };
     WorkerEvidence {
-        stderr_tail: generation.stderr_tail(local_rank),
-        tail_is_mixed: generation.tail_is_mixed(local_rank),
-        stdout_log,
-        stderr_log,
+        stderr_tail: left.stderr_tail(),
+        tail_is_mixed: left.tail_is_mixed,
+        stdout_log: left.stdout_log.clone(),
+        stderr_log: left.stderr_log.clone(),
         error_file,
+    }
+}
+
+/// How long the output of a worker that has failed is read before the master is told what it said: a process that it
+/// has started may hold its pipes open.
+const LAST_WORDS: Duration = Duration::from_millis(300);
+
+/// How long all of that may take. The master withholds the end of the job for a little longer:
+/// [`rules::job::DETAIL_TIMEOUT`].
+const DETAIL: Duration = Duration::from_millis(800);
+
+/// What is known of a worker that has failed, for the other nodes: without what cannot be read in time.
+pub(crate) async fn detail_of(failure: WorkerFailure, left: Option<LeftBy>) -> FailureDetail {
+    let Some(left) = left else { return FailureDetail::bare(failure) };
+    let worker = failure.clone();
+    let reading = run_blocking(move || {
+        left.wait_for_output(LAST_WORDS);
+        read(&left).detail(worker)
+    });
+    match timeout(DETAIL, reading).await {
+        Ok(Ok(detail)) => detail,
+        Ok(Err(error)) => {
+            warn!(%error, "what a failed worker left could not be read");
+            FailureDetail::bare(failure)
+        }
+        Err(_) => FailureDetail::bare(failure),
     }
 }

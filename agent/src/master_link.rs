@@ -15,7 +15,7 @@ use std::{
 use diagnosis::gpus::Inventory;
 use master_proto::{
     convert::{
-        ConvertError, Payload, StreamMessage, check_report, cut, end_report, inventory_report, join_request,
+        ConvertError, Payload, StreamMessage, check_report, cut, detail_report, end_report, inventory_report, join_request,
     },
     pb::{self, master_client::MasterClient},
     trust::NodeSecret,
@@ -26,6 +26,7 @@ use rules::{
     job::{Claim, NodeEnd},
     node::JoinRequest,
     push::Push,
+    root_cause::FailureDetail,
     worker_group::Event,
 };
 use tokio::{
@@ -66,8 +67,10 @@ pub enum ToMaster {
     Inventory(Box<Inventory>),
     /// The result of a test, or its progress.
     Checked { report: CheckReport, is_progress: bool },
-    /// Workers failed.
-    Failure { round: Round, reason: String, gives_up: bool },
+    /// Workers failed. With `has_detail`, more is to be said of it.
+    Failure { round: Round, reason: String, gives_up: bool, has_detail: bool },
+    /// What is known of the worker that failed first.
+    Detail { round: Round, detail: Box<FailureDetail> },
     /// This node has ended.
     End(NodeEnd),
     /// Acknowledges the end of the job.
@@ -466,9 +469,14 @@ impl<E: From<Event>> MasterConnection<E> {
                 let report = check_report(node_id, report, is_progress);
                 self.connector.answered(client.report_check(self.connector.signed(report))).await?;
             }
-            ToMaster::Failure { round, reason, gives_up } => {
-                let report = pb::FailureReport { node_id, round: round.0, reason: cut(reason), gives_up };
+            ToMaster::Failure { round, reason, gives_up, has_detail } => {
+                let (round, reason) = (round.0, cut(reason));
+                let report = pb::FailureReport { node_id, round, reason, gives_up, has_detail };
                 self.connector.answered(client.report_failure(self.connector.signed(report))).await?;
+            }
+            ToMaster::Detail { round, detail } => {
+                let report = detail_report(node_id, round, *detail);
+                self.connector.answered(client.report_detail(self.connector.signed(report))).await?;
             }
             ToMaster::End(end) => {
                 let is_farewell = !matches!(end, NodeEnd::Succeeded { .. });

@@ -15,6 +15,7 @@ use rules::chain;
 use rules::{
     LocalRank, Rank,
     failure::{ExitCause, Failure, GroupFailure, Outcome, UnkillableProcess, WorkerFailure, root_cause},
+    root_cause::{FailureDetail, RootCause, Summary},
     signal_name::signal_text,
     verdict::JobFailure,
 };
@@ -123,7 +124,8 @@ pub struct RunSettings {
 /// The message at the end of a run; `None` when it succeeded.
 #[must_use]
 pub fn message(report: &Report, settings: &RunSettings, rendezvous: &Rendezvous) -> Option<String> {
-    let mut text = match &report.outcome {
+    let mut text = summary(report);
+    text.push_str(&match &report.outcome {
         Outcome::Succeeded => String::new(),
         Outcome::Failed(Failure::Workers(group)) => workers_failed(report, group, settings),
         Outcome::Failed(failure @ Failure::Unkillable) => {
@@ -141,11 +143,44 @@ pub fn message(report: &Report, settings: &RunSettings, rendezvous: &Rendezvous)
             let left = if report.unkillable.is_empty() { "; no worker is left" } else { "" };
             format!("dlrover-run: stopped by {}{left}\n", signal_text(*signal))
         }
-    };
+    });
+    if let (Some(root_cause), Outcome::Failed(_)) = (&report.root_cause, &report.outcome) {
+        text.push_str(&words_of(root_cause));
+    }
     if !report.unkillable.is_empty() {
         text.push_str(&unkillable(&report.unkillable));
     }
     (!text.is_empty()).then_some(text)
+}
+
+/// The root cause in one line, the first of the report: on every node the same, wherever it was.
+fn summary(report: &Report) -> String {
+    let own;
+    let summary: &dyn fmt::Display = match (&report.root_cause, &report.outcome) {
+        (Some(root_cause), Outcome::Failed(_)) => root_cause,
+        (None, Outcome::Failed(Failure::Workers(group))) => {
+            let failures = dated(group, &report.workers);
+            let Some(root) = failures.get(root_cause(&failures)) else { return String::new() };
+            let worker = report.workers.get(&root.local_rank);
+            let detail = worker.map(|worker| worker.detail(root.clone()));
+            own = detail.unwrap_or_else(|| FailureDetail::bare(root.clone()));
+            &Summary { detail: &own, node_rank: report.node_rank, host: &report.host }
+        }
+        _ => return String::new(),
+    };
+    format!("dlrover-run: root cause: {summary}\n")
+}
+
+/// What the failed worker of another node printed last.
+fn words_of(root_cause: &RootCause) -> String {
+    let RootCause { node, detail, .. } = root_cause;
+    if detail.lines().is_empty() {
+        return String::new();
+    }
+    let what = if detail.is_mixed() { "output" } else { "standard error" };
+    let rank = detail.failure.rank;
+    let lines: String = detail.lines().iter().map(|line| format!("    | {line}\n")).collect();
+    format!("  last lines of the {what} of rank {rank} on {node}:\n{lines}")
 }
 
 fn workers_failed(report: &Report, group: &GroupFailure, settings: &RunSettings) -> String {
@@ -160,8 +195,10 @@ fn workers_failed(report: &Report, group: &GroupFailure, settings: &RunSettings)
     let mut text = format!(
         "dlrover-run: failed (exitcode: {code}) local_rank: {local_rank} (pid: {pid}) of binary: {program}\n{account}"
     );
+    // Another node's worker may have failed before.
+    let order = if report.root_cause.is_some() { "failed first on this node" } else { "failed first" };
     text.push_str(&format!(
-        "dlrover-run: rank {rank} (local rank {local_rank}, pid {pid}) failed first: {}\n",
+        "dlrover-run: rank {rank} (local rank {local_rank}, pid {pid}) {order}: {}\n",
         explained(root)
     ));
     if *max_restarts > 0 {
@@ -344,7 +381,7 @@ pub struct CopyError {
 mod tests {
     use std::time::Duration;
 
-    use rules::{Attempt, NodeRank};
+    use rules::{Attempt, NodeId, NodeRank, Round, last_lines::Output, node::NodeName};
 
     use super::*;
     use crate::endpoint::Endpoint;
@@ -377,6 +414,9 @@ mod tests {
             workers: BTreeMap::from([(LocalRank(1), evidence)]),
             never_arrived: vec![LocalRank(1)],
             unkillable: Vec::new(),
+            root_cause: None,
+            node_rank: None,
+            host: "vm".into(),
         }
     }
 
@@ -432,6 +472,10 @@ mod tests {
         let settings = RunSettings { title: "t.py".into(), program: "/bin/python3".into(), max_restarts: 1 };
         let text = message(&failed(ExitCause::Signal(9), true), &settings, &ALONE).unwrap();
         let mut parts = text.split("dlrover-run: ").skip(1);
+        assert_eq!(
+            parts.next(),
+            Some("root cause: rank 1 (local rank 1, host vm, pid 42): killed by the kernel's OOM killer: ValueError: boom\n")
+        );
         let before = parts.next().unwrap();
         assert!(
             before
@@ -448,6 +492,61 @@ mod tests {
              the workers' store: local rank 1\n  last lines of its standard error:\n    | first\n    | Traceback[2J\n    \
              | ValueError: boom\n  log: /logs/1/stderr.log\n  all logs: /logs\n"
         );
+    }
+
+    fn of_another_node() -> RootCause {
+        let failure = WorkerFailure {
+            rank: Rank(13),
+            local_rank: LocalRank(5),
+            pid: 4711,
+            cause: ExitCause::Code(1),
+            unix_secs: 4,
+            out_of_memory: false,
+        };
+        let output = Output::new(b"Traceback (most recent call last):\n  x\nKeyError: 7\n", true);
+        let (host, address, node_id) = ("b".into(), "10.0.0.2".into(), NodeId("b".into()));
+        RootCause {
+            round: Round(0),
+            node: NodeName { rank: Some(NodeRank(1)), host, address, node_id },
+            detail: FailureDetail::new(failure, None, &output, false),
+        }
+    }
+
+    const OF_ANOTHER_NODE: &str =
+        "dlrover-run: root cause: rank 13 (local rank 5, node rank 1, host b, pid 4711): exit code 1: KeyError: 7\n";
+
+    const ITS_LINES: &str = "  last lines of the standard error of rank 13 on node rank 1 (b, 10.0.0.2):\n    | Traceback \
+                             (most recent call last):\n    |   x\n    | KeyError: 7\n";
+
+    #[test]
+    fn a_node_whose_workers_were_well_says_what_the_failed_one_said() {
+        let settings = RunSettings { title: "t.py".into(), program: "/bin/python3".into(), max_restarts: 0 };
+        let root_cause = of_another_node();
+        let reason = root_cause.detail.failure.to_string();
+        let job = JobFailure::Node { node: root_cause.node.clone(), reason };
+        let outcome = Outcome::Failed(Failure::Job(job));
+        let report = Report { outcome, root_cause: Some(root_cause), ..failed(ExitCause::Code(1), false) };
+        assert_eq!(
+            message(&report, &settings, &ALONE).unwrap(),
+            format!(
+                "{OF_ANOTHER_NODE}dlrover-run: error: node rank 1 (b, 10.0.0.2) failed: rank 13 (local rank 5, pid 4711) \
+                 exited with code 1\n  See the output of that node's launcher.\n{ITS_LINES}"
+            )
+        );
+        let stopped = Report { outcome: Outcome::Interrupted(15), ..report };
+        let text = message(&stopped, &settings, &ALONE).unwrap();
+        assert_eq!(text, "dlrover-run: stopped by SIGTERM; no worker is left\n");
+    }
+
+    #[test]
+    fn a_node_whose_workers_failed_too_says_which_failed_before() {
+        let settings = RunSettings { title: "t.py".into(), program: "/bin/python3".into(), max_restarts: 0 };
+        let report = Report { root_cause: Some(of_another_node()), ..failed(ExitCause::Code(1), false) };
+        let text = message(&report, &settings, &ALONE).unwrap();
+        assert!(text.starts_with(OF_ANOTHER_NODE) && text.ends_with(ITS_LINES), "{text}");
+        assert_eq!(text.matches("root cause:").count(), 1, "{text}");
+        assert!(text.contains("pid 42) failed first on this node: exit code 1\n"), "{text}");
+        assert!(text.contains("ChildFailedError: \n") && text.contains("    | ValueError: boom\n"), "{text}");
     }
 
     #[test]

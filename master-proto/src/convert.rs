@@ -1,9 +1,10 @@
 //! Converts between wire messages and the types of `rules`: the only place that validates what was received.
 //!
 //! [`requests`] and [`inventory`] are sent by agents, [`pushes`] by the master; [`checks`] is both of a network check,
-//! [`fence`] the terms of running without the master, [`ends`] how a job ended.
+//! [`fence`] the terms of running without the master, [`ends`] how a job ended, [`detail`] what a failed worker said.
 
 mod checks;
+mod detail;
 mod ends;
 mod fence;
 mod inventory;
@@ -18,6 +19,7 @@ use rules::{NodeId, Round};
 
 pub use self::{
     checks::check_report,
+    detail::detail_report,
     inventory::inventory_report,
     pushes::{Payload, StreamMessage},
     requests::{Join, end_report, join_request, resume_request},

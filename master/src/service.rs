@@ -259,6 +259,15 @@ impl pb::master_server::Master for MasterService {
         Ok(Response::new(pb::FailureReply {}))
     }
 
+    async fn report_detail(
+        &self,
+        request: Request<pb::DetailReport>,
+    ) -> Result<Response<pb::DetailReply>, Status> {
+        let (metadata, from, request) = request.into_parts();
+        self.report((&metadata, &from), "detail report", Event::try_from(request)).await?;
+        Ok(Response::new(pb::DetailReply {}))
+    }
+
     async fn report_end(&self, request: Request<pb::EndReport>) -> Result<Response<pb::EndReply>, Status> {
         let (metadata, from, request) = request.into_parts();
         self.report((&metadata, &from), "end report", Event::try_from(request)).await?;

@@ -103,11 +103,21 @@ async fn invalid_messages_are_refused() {
     assert_eq!(client.join(large).await.unwrap_err().code(), Code::OutOfRange);
     let port = pb::HostingReport { node_id: "x".into(), master_port: 0, ..Default::default() };
     assert_eq!(client.report_hosting(port).await.unwrap_err().code(), Code::InvalidArgument);
+    let detail = |lines: usize| {
+        let cause = Some(pb::failure_detail::Cause::ExitCode(1));
+        let detail = pb::FailureDetail { cause, lines: vec!["l".into(); lines], ..Default::default() };
+        pb::DetailReport { node_id: node_id("unknown").0, round: 0, detail: Some(detail) }
+    };
+    let many = client.report_detail(signed_by("unknown", detail(21))).await;
+    assert_eq!(many.unwrap_err().code(), Code::InvalidArgument);
+    let forged = client.report_detail(signed_by("another", detail(1))).await;
+    assert_eq!(forged.unwrap_err().code(), Code::PermissionDenied, "in the name of another node");
     // Well-formed messages of an unknown node.
+    client.report_detail(signed_by("unknown", detail(1))).await.unwrap();
     for round in [0, 7, u32::MAX] {
         let node_id = node_id("unknown").0;
         let report =
-            pb::FailureReport { node_id: node_id.clone(), round, reason: "r".into(), gives_up: true };
+            pb::FailureReport { node_id: node_id.clone(), round, reason: "r".into(), gives_up: true, has_detail: false };
         client.report_failure(signed_by("unknown", report)).await.unwrap();
         let heard = pb::EndAcknowledgement { node_id: node_id.clone() };
         client.acknowledge_end(signed_by("unknown", heard)).await.unwrap();

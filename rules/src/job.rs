@@ -29,6 +29,7 @@ mod measuring;
 mod parties;
 mod restoring;
 mod status;
+mod withheld;
 #[cfg(test)]
 mod tests;
 
@@ -40,6 +41,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+pub use self::withheld::DETAIL_TIMEOUT;
 pub use self::event::{Claim, Effect, Event, Log, NodeEnd, OnGiveUp, Policy, Refusal, Regroup, WorkersState};
 use self::{
     absent_nodes::AbsentNodes,
@@ -48,6 +50,7 @@ use self::{
     history::History,
     measuring::Measuring,
     parties::OtherJobs,
+    withheld::FirstFailure,
 };
 use crate::{
     ids::{NodeId, NodeRank, Round, RunId},
@@ -132,6 +135,8 @@ enum Phase {
         unaware: BTreeSet<NodeId>,
         /// When no node is waited for any more; `None` once that was reported.
         until: Option<Moment>,
+        /// No node but the failed one is notified before the root cause is known, or this.
+        withheld_until: Option<Moment>,
     },
 }
 
@@ -164,6 +169,8 @@ pub struct Job {
     losses: BTreeMap<NodeRank, u32>,
     /// The reasons of the last of them.
     lost: Vec<String>,
+    /// What ended the last round, if that was a failure of workers, until the next one runs.
+    first_failure: Option<FirstFailure>,
     /// A node was lost whose workers may still use the store of the last round.
     is_port_stale: bool,
     topology: crate::topology::Topology,
@@ -200,6 +207,7 @@ impl Job {
             node_ranks: BTreeMap::new(),
             losses: BTreeMap::new(),
             lost: Vec::new(),
+            first_failure: None,
             is_port_stale: false,
             topology: crate::topology::Topology::default(),
             checks: 0,
@@ -238,7 +246,7 @@ impl Job {
             Phase::Checking(checking) => checking.deadline(),
             Phase::Measuring(measuring) => Some(measuring.deadline()),
             Phase::Running { grow_at, .. } => *grow_at,
-            Phase::Over { until, .. } => *until,
+            Phase::Over { until, withheld_until, .. } => withheld_until.or(*until),
         }
     }
 
@@ -254,7 +262,7 @@ impl Job {
     fn decide(&mut self, now: Moment, event: Event) -> Vec<Effect> {
         match event {
             Event::Subscribed { node } => self.on_subscribed(&node),
-            Event::LinkBroken { node } => self.on_link_broken(&node),
+            Event::LinkBroken { node } => self.on_link_broken(now, &node),
             Event::Joined(request) => self.on_joined(now, request),
             Event::Resumed { request, claim } => self.on_resumed(now, request, claim),
             Event::TopologyRead(topology) => self.on_topology_read(now, topology),
@@ -265,9 +273,11 @@ impl Job {
             Event::InventoryReported { node, inventory } => self.on_inventory_reported(&node, inventory),
             Event::CheckReported { node, report } => self.on_check_reported(now, &node, report),
             Event::CheckProgressed { node, at, probed } => self.on_check_progressed(now, &node, at, probed),
-            Event::WorkersFailed { node, round, reason, gives_up } => {
-                self.on_workers_failed(now, &node, round, reason, gives_up)
+            Event::WorkersFailed { node, round, reason, gives_up, has_detail } => {
+                let failed = self.first_failure_of(now, &node, round, gives_up, has_detail);
+                self.on_workers_failed(now, &node, failed, reason)
             }
+            Event::FailureDetailed { node, round, detail } => self.on_detail(now, &node, round, *detail),
             Event::NodeEnded { node, end } => self.on_node_ended(now, &node, end),
             Event::NodeLost { node, cause } => self.on_lost(now, &node, cause),
             Event::EndAcknowledged { node } => self.on_end_acknowledged(&node),
@@ -426,7 +436,7 @@ impl Job {
         Vec::new()
     }
 
-    fn on_link_broken(&mut self, node: &NodeId) -> Vec<Effect> {
+    fn on_link_broken(&mut self, now: Moment, node: &NodeId) -> Vec<Effect> {
         if let Some(known) = self.nodes.get_mut(node) {
             known.is_connected = false;
             known.assigned = None;
@@ -434,7 +444,7 @@ impl Job {
             self.inventories.remove(node);
             self.other_jobs.remove(node);
         }
-        Vec::new()
+        self.expect_no_detail_of(now, node)
     }
 
     /// No node is connected yet, and effects may not have been carried out.
@@ -457,8 +467,9 @@ impl Job {
                 *until = now + self.policy.host_timeout;
                 Vec::new()
             }
-            Phase::Over { until, .. } => {
+            Phase::Over { until, withheld_until, .. } => {
                 *until = Some(now + FAREWELL);
+                *withheld_until = withheld_until.map(|_| now + DETAIL_TIMEOUT);
                 Vec::new()
             }
             Phase::Gathering { .. } | Phase::Running { .. } | Phase::Restoring { .. } => Vec::new(),
@@ -485,6 +496,7 @@ impl Job {
             Phase::Hosting { .. } => self.on_host_silent(now),
             Phase::Running { .. } => self.grow(now),
             Phase::Restoring { .. } => self.on_restoring_deadline(now),
+            Phase::Over { withheld_until: Some(_), .. } => self.release(now),
             Phase::Over { .. } => self.on_farewell_over(),
         }
     }

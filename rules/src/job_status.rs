@@ -166,10 +166,14 @@ pub struct FailureStatus {
     pub round: Option<u32>,
     /// The node, for people.
     pub node: String,
-    /// The root cause.
+    /// What the node reported at once.
     pub reason: String,
     /// How long ago.
     pub seconds_ago: f64,
+    /// The worker that failed first and its error, in one line; `None` while its node has not said.
+    pub root_cause: Option<String>,
+    /// The last lines of that worker's standard error, at most 20.
+    pub last_lines: Vec<String>,
 }
 
 /// The last network check.

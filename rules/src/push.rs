@@ -8,6 +8,7 @@ use crate::{
     ids::Round,
     job,
     pending::Pending,
+    root_cause::RootCause,
     verdict::JobVerdict,
     world::Assignment,
 };
@@ -26,6 +27,8 @@ pub enum Push {
     Regroup { round: Round, why: String, is_secondary: bool },
     /// The node cannot take part. It leaves for good.
     Refused { reason: String },
+    /// The failure that ends the job. Sent before the end, if it is known.
+    RootCause(Box<RootCause>),
     /// The job is over.
     JobEnd(JobVerdict),
     /// Why there is no seat yet.

@@ -44,6 +44,7 @@ use crate::{
     notice::{Notice, RestartDecision},
     push::Push,
     restart::{self, AfterFailure},
+    root_cause::RootCause,
     start_watch::StartWatch,
     stop_ladder::StopLadder,
     world::Assignment,
@@ -53,9 +54,10 @@ use diagnosis::moment::Moment;
 /// How long a node that failed or was interrupted waits for the master's acknowledgement.
 pub const FAREWELL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a node without restarts left waits for the message that its failure is secondary. The master knows of the
-/// failure by then, and answers in milliseconds.
-pub const ROOT_CAUSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a node without restarts left waits for the message that its failure is secondary, or for the end of the job.
+/// The master knows of the failure by then. It answers in milliseconds, or withholds the end until it has the root
+/// cause: [`crate::job::DETAIL_TIMEOUT`].
+pub const ROOT_CAUSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How often a wait for the master is reported.
 const EVERY: Duration = Duration::from_secs(10);
@@ -127,6 +129,8 @@ pub struct WorkerGroup {
     /// The last round that is over: the node was assigned to a later one.
     over: Option<Round>,
     start_watch: StartWatch,
+    /// The failure that ended the job, as the master has it.
+    root_cause: Option<Box<RootCause>>,
     state: State,
 }
 
@@ -153,6 +157,7 @@ impl WorkerGroup {
             is_death_shown: false,
             over: None,
             start_watch: StartWatch::default(),
+            root_cause: None,
             state: State::Joining { since: Moment::START },
         }
     }
@@ -183,6 +188,18 @@ impl WorkerGroup {
     #[must_use]
     pub fn attempt(&self) -> Attempt {
         self.attempt
+    }
+
+    /// The last assignment.
+    #[must_use]
+    pub fn assignment(&self) -> Option<&Assignment> {
+        self.last.as_ref()
+    }
+
+    /// The failure that ended the job, on whatever node; `None` when the master did not say.
+    #[must_use]
+    pub fn root_cause(&self) -> Option<&RootCause> {
+        self.root_cause.as_deref()
     }
 
     /// The workers that never reached the store, if others did.
@@ -234,7 +251,7 @@ impl WorkerGroup {
             Event::CannotStart { round, local_rank, reason } => {
                 let failure = Failure::Start { local_rank, reason };
                 let reason = failure.to_string();
-                let mut effects = vec![Effect::ReportFailure { round, reason, gives_up: true }];
+                let mut effects = vec![Effect::ReportFailure { round, reason, gives_up: true, worker: None }];
                 effects.extend(self.stop(now, SIGTERM, AfterStop::End(Outcome::Failed(failure))));
                 effects
             }
@@ -269,6 +286,10 @@ impl WorkerGroup {
             Push::Excluded(exclusion) => self.on_excluded(now, exclusion),
             Push::Refused { reason } => self.on_refused(now, reason),
             Push::Regroup { why, is_secondary, .. } => self.on_regroup(now, why, is_secondary),
+            Push::RootCause(root_cause) => {
+                self.root_cause = Some(root_cause);
+                Vec::new()
+            }
             Push::JobEnd(verdict) => self.on_job_ended(now, verdict),
         }
     }
@@ -331,10 +352,12 @@ impl WorkerGroup {
             }
         };
         let (reason, gives_up) = (failure.to_string(), matches!(then, AfterStop::FailWithWorkers { .. }));
+        let worker = Some(Box::new(failure.clone()));
         let notice = Notice::WorkerFailed { failure, attempt: self.attempt, then: after };
         let mut effects = vec![Effect::Notify(notice)];
         // The other nodes' workers hang in the next collective too, so they are notified before ours are gone.
-        effects.extend(self.round().map(|round| Effect::ReportFailure { round, reason, gives_up }));
+        let report = |round| Effect::ReportFailure { round, reason, gives_up, worker };
+        effects.extend(self.round().map(report));
         effects.extend(self.stop(now, SIGTERM, then));
         effects
     }

@@ -12,6 +12,7 @@ PROBE_ATTEMPT names the variable that counts attempts: DLROVER_ROUND where sever
     dump                 everything a launcher decides about a worker, as JSON
     out TEXT, err TEXT   writes TEXT, Python escapes resolved, nothing added
     exit CODE            leaves at once
+    raise TEXT           raises a RuntimeError
     kill SIGNAL          signals itself and waits for it
     ignore SIGNAL        ignores it from here on
     until SIGNAL         writes down every signal that comes, until this one
@@ -154,6 +155,8 @@ def perform(action, value):
         stream.flush()
     elif action == "exit":
         os._exit(int(value))
+    elif action == "raise":
+        raise RuntimeError(value)
     elif action == "kill":
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         os.kill(os.getpid(), number(value))

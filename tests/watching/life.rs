@@ -126,6 +126,41 @@ fn a_job_is_seen_alike_by_status_page_and_metrics() {
 }
 
 #[test]
+fn the_words_of_the_last_failure_are_in_the_status_and_survive_the_master() {
+    let port = free_port();
+    let state = tempfile::tempdir().unwrap();
+    let state_dir = format!("--state-dir={}", state.path().display());
+    let http = format!("--http={port}");
+    let flags = [&*http, &state_dir];
+    let mut job = Cluster::with_master(programs!(), &flags);
+    let steps = ["dump", "1@0 await fail", "1@0 raise no data in shard 13", "await go"];
+    let line = ["--nnodes=2", "--max-restarts=1"];
+    let nodes = [0, 1].map(|rank| job.ranked(rank).flags(line).steps(&steps).start());
+    let _world = job.await_world(2, 0);
+    job.touch("fail");
+    let _world = job.await_world(2, 1);
+    let failure = job.wait("the words of rank 1", || {
+        let failure = status(port)["last_failure"].clone();
+        failure["root_cause"].is_string().then_some(failure)
+    });
+    let root_cause = failure["root_cause"].as_str().unwrap();
+    assert!(root_cause.starts_with("rank 1 (local rank 0, node rank 1, host "), "{root_cause}");
+    assert!(root_cause.ends_with("): exit code 1: RuntimeError: no data in shard 13"), "{root_cause}");
+    let lines = failure["last_lines"].as_array().unwrap();
+    assert_eq!(lines.last().unwrap(), "RuntimeError: no data in shard 13");
+    let shown = String::from_utf8(diag(&["status", job.address()]).stdout).unwrap();
+    assert!(shown.contains("\n    | RuntimeError: no data in shard 13\n"), "{shown}");
+
+    job.kill_master();
+    job.restart_master(&flags);
+    let after = job.wait("the master to be back", || Some(status(port)["last_failure"].clone()));
+    for field in ["round", "node", "reason", "root_cause", "last_lines"] {
+        assert_eq!(after[field], failure[field], "{field}");
+    }
+    job.ends_well(nodes);
+}
+
+#[test]
 fn a_master_that_is_not_there_is_named() {
     let port = free_port();
     let address = format!("127.0.0.1:{port}");

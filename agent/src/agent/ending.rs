@@ -35,8 +35,11 @@ impl Agent {
         let workers = evidence::gather(&outcome, self.generation.take()).await;
         let attempt = self.group.attempt();
         let never_arrived = self.group.missing_at_store();
+        let root_cause = self.group.root_cause().cloned();
+        let node_rank = self.group.assignment().filter(|it| it.nodes > 1).map(|it| it.node_rank);
+        let host = self.attributes.host_name.clone();
         self.dismiss().await;
-        Report { outcome, attempt, run_dir, workers, never_arrived, unkillable }
+        Report { outcome, attempt, run_dir, workers, never_arrived, unkillable, root_cause, node_rank, host }
     }
 
     fn run_dir(&self) -> Option<std::path::PathBuf> {

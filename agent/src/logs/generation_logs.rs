@@ -40,7 +40,7 @@ pub struct Drained {
 }
 
 /// Where the end of a worker's standard error is kept.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum TailIn {
     Memory(Arc<Mutex<Tail>>),
     File,
@@ -55,6 +55,38 @@ pub(crate) struct WorkerLogs {
     pub(crate) err_file: Option<PathBuf>,
     pub(crate) tail: Option<TailIn>,
     pub(crate) tail_is_mixed: bool,
+}
+
+/// What one worker leaves behind.
+#[derive(Debug)]
+pub struct LeftBy {
+    local_rank: LocalRank,
+    tail: Option<TailIn>,
+    /// The tail contains the worker's standard output too, because both share a relay.
+    pub tail_is_mixed: bool,
+    /// Its log files, where it has them.
+    pub stdout_log: Option<PathBuf>,
+    pub stderr_log: Option<PathBuf>,
+    /// `TORCHELASTIC_ERROR_FILE`, or empty.
+    pub error_file: PathBuf,
+    progress: Arc<Progress>,
+}
+
+impl LeftBy {
+    /// Waits until all that the worker has written is read. Blocks.
+    pub fn wait_for_output(&self, timeout: Duration) {
+        let is_read = |state: &State| state.running.iter().all(|(rank, _)| *rank != self.local_rank);
+        self.progress.wait_until(Instant::now() + timeout, is_read);
+    }
+
+    /// The last 64 KiB of the worker's standard error; `None` when they are not kept.
+    #[must_use]
+    pub fn stderr_tail(&self) -> Option<Vec<u8>> {
+        match self.tail.as_ref()? {
+            TailIn::Memory(tail) => Some(tail.lock().unwrap_or_else(PoisonError::into_inner).bytes()),
+            TailIn::File => tail::of_file(self.stderr_log.as_ref()?).ok(),
+        }
+    }
 }
 
 /// The output of one generation of workers, from before they start until the next generation. When it is
@@ -79,20 +111,25 @@ impl GenerationLogs {
         self.workers.get(&local_rank).map(|worker| worker.error_file.clone()).unwrap_or_default()
     }
 
+    /// What a worker leaves behind; `None`: the generation does not have this worker.
+    #[must_use]
+    pub fn left_by(&self, local_rank: LocalRank) -> Option<LeftBy> {
+        let worker = self.workers.get(&local_rank)?;
+        Some(LeftBy {
+            local_rank,
+            tail: worker.tail.clone(),
+            tail_is_mixed: worker.tail_is_mixed,
+            stdout_log: worker.out_file.clone(),
+            stderr_log: worker.err_file.clone(),
+            error_file: worker.error_file.clone(),
+            progress: Arc::clone(&self.relays.progress),
+        })
+    }
+
     /// The last 64 KiB of the worker's standard error; `None` when they are not kept.
     #[must_use]
     pub fn stderr_tail(&self, local_rank: LocalRank) -> Option<Vec<u8>> {
-        let worker = self.workers.get(&local_rank)?;
-        match worker.tail.as_ref()? {
-            TailIn::Memory(tail) => Some(tail.lock().unwrap_or_else(PoisonError::into_inner).bytes()),
-            TailIn::File => tail::of_file(worker.err_file.as_ref()?).ok(),
-        }
-    }
-
-    /// Whether the tail contains the worker's standard output too, because both share a relay.
-    #[must_use]
-    pub fn tail_is_mixed(&self, local_rank: LocalRank) -> bool {
-        self.workers.get(&local_rank).is_some_and(|worker| worker.tail_is_mixed)
+        self.left_by(local_rank)?.stderr_tail()
     }
 
     /// The log files of the worker's standard output and standard error, where they have one.
@@ -196,9 +233,10 @@ impl Relays {
         let progress = Arc::clone(&self.progress);
         let thread = thread::Builder::new().name("log-drain".into()).stack_size(STACK_BYTES);
         let started = thread.spawn(move || {
-            if !progress.wait_until(Instant::now() + timeout) {
+            let all_ended = |state: &State| state.running.is_empty();
+            if !progress.wait_until(Instant::now() + timeout, all_ended) {
                 order.give();
-                progress.wait_until(Instant::now() + LAST_MESSAGES);
+                progress.wait_until(Instant::now() + LAST_MESSAGES, all_ended);
             }
             progress.lock().answer();
         });
@@ -239,10 +277,10 @@ impl Progress {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether all relays ended before the deadline.
-    fn wait_until(&self, deadline: Instant) -> bool {
+    /// Whether it was so before the deadline.
+    fn wait_until(&self, deadline: Instant, is_so: impl Fn(&State) -> bool) -> bool {
         let mut state = self.lock();
-        while !state.running.is_empty() {
+        while !is_so(&state) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;

@@ -32,7 +32,7 @@ mod tail;
 
 pub use console::Console;
 pub use error::LogError;
-pub use generation_logs::{Drained, GenerationLogs};
+pub use generation_logs::{Drained, GenerationLogs, LeftBy};
 pub use plain::plain;
 pub use run_logs::Logs;
 pub use stream::Stream;

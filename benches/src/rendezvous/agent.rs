@@ -207,7 +207,7 @@ impl Agent {
                     node_id: self.node_id(),
                     round: self.seat.round,
                     reason: "local rank 3 (pid 4711) failed with exit code 1".to_owned(),
-                    gives_up: false,
+                    gives_up: false, has_detail: false,
                 };
                 self.phase = Phase::Stopping;
                 call(client.report_failure(self.signed(report))).await?;

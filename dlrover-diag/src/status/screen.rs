@@ -8,6 +8,9 @@ use rules::job_status::{JobPhase, JobStatus, NodeState, NodeStatus};
 use super::WIDTH;
 use crate::table::Table;
 
+/// Lines of a failed worker that are shown.
+const LAST_LINES: usize = 3;
+
 /// Events that are shown below the nodes.
 const EVENTS: usize = 8;
 
@@ -94,6 +97,13 @@ pub(super) fn for_people(status: &JobStatus, style: &Style) -> String {
             text.push_str(&format!("  {line}\n"));
         }
     }
+    if let Some(failure) = &status.last_failure {
+        let shown = failure.last_lines.len().saturating_sub(LAST_LINES);
+        for line in &failure.last_lines[shown..] {
+            text.push_str(&shortened(&format!("    | {line}"), style.width));
+            text.push('\n');
+        }
+    }
     if !status.nodes.is_empty() {
         text.push('\n');
         text.push_str(&nodes(status, style));
@@ -134,11 +144,6 @@ fn facts(status: &JobStatus) -> Vec<String> {
         sums.push(format!("--nnodes {range}"));
     }
     facts.push(sums.join(", "));
-    if let Some(failure) = &status.last_failure {
-        let round = failure.round.map_or_else(String::new, |round| format!(", round {round}"));
-        let ago = duration(failure.seconds_ago);
-        facts.push(format!("last failure {ago} ago{round}: {}: {}", failure.node, failure.reason));
-    }
     if let Some(check) = &status.check {
         let healthy = check.nodes.iter().filter(|node| node.verdict == "healthy").count();
         let ago = duration(check.seconds_ago);
@@ -160,6 +165,16 @@ fn facts(status: &JobStatus) -> Vec<String> {
         duration(master.seconds as f64),
         if master.has_state_dir { "with a state directory" } else { "without a state directory" }
     ));
+    // Last: its lines follow.
+    if let Some(failure) = &status.last_failure {
+        let round = failure.round.map_or_else(String::new, |round| format!(", round {round}"));
+        let ago = duration(failure.seconds_ago);
+        let what = match &failure.root_cause {
+            Some(root_cause) => root_cause.clone(),
+            None => format!("{}: {}", failure.node, failure.reason),
+        };
+        facts.push(format!("last failure {ago} ago{round}: {what}"));
+    }
     facts
 }
 
@@ -311,6 +326,10 @@ mod tests {
                 node: "node rank 1 (gpu-1, 10.0.0.2)".into(),
                 reason: "rank 9 exited with code 2".into(),
                 seconds_ago: 730.0,
+                root_cause: Some(
+                    "rank 9 (local rank 1, node rank 1, host gpu-1, pid 4711): exit code 2: ValueError: no data".into(),
+                ),
+                last_lines: vec!["1".into(), "  File \"train.py\"".into(), "    raise".into(), "x".repeat(90)],
             }),
             check: Some(CheckStatus {
                 check: 0,
@@ -360,6 +379,19 @@ mod tests {
         let text = for_people(&status(), &Style { width: 80, height: 40, is_colourful: false });
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn a_failure_whose_worker_was_not_heard_has_the_reason_that_its_node_gave() {
+        let failure = status().last_failure.map(|it| FailureStatus { root_cause: None, last_lines: vec![], ..it });
+        let style = Style { width: 200, height: 40, is_colourful: false };
+        let text = for_people(&JobStatus { last_failure: failure, ..status() }, &style);
+        assert!(
+            text.contains(
+                "\n  last failure 12 m 10 s ago, round 0: node rank 1 (gpu-1, 10.0.0.2): rank 9 exited with code 2\n\n"
+            ),
+            "{text}"
+        );
     }
 
     #[test]

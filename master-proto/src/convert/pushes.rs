@@ -56,6 +56,7 @@ impl From<Push> for Wire {
                 Self::Regroup(pb::Regroup { round: round.0, reason: cut(why), is_secondary })
             }
             Push::Refused { reason } => Self::Refused(pb::Refused { reason: cut(reason) }),
+            Push::RootCause(root_cause) => Self::RootCause((*root_cause).into()),
             Push::JobEnd(verdict) => Self::JobEnd(verdict.into()),
             Push::Pending(pending) => Self::Pending(pending.into()),
             Push::Check(order) => Self::Check(order.into()),
@@ -90,6 +91,7 @@ impl TryFrom<Wire> for Payload {
                 Push::Regroup { round: Round(round), why: reason, is_secondary }
             }
             Wire::Refused(pb::Refused { reason }) => Push::Refused { reason },
+            Wire::RootCause(root_cause) => Push::RootCause(Box::new(root_cause.try_into()?)),
             Wire::JobEnd(end) => Push::JobEnd(end.try_into()?),
             Wire::Pending(pending) => Push::Pending(pending.try_into()?),
             Wire::Check(order) => Push::Check(order.try_into()?),

@@ -264,6 +264,7 @@ impl TryFrom<pb::FailureReport> for Event {
             round: Round(report.round),
             reason: limited(report.reason, MAX_TEXT, "reason")?,
             gives_up: report.gives_up,
+            has_detail: report.has_detail,
         })
     }
 }

@@ -11,6 +11,7 @@ use crate::{
     liveness::LossCause,
     node::{JoinRequest, NodeName, Terms},
     push::Push,
+    root_cause::{FailureDetail, RootCause},
     taint_report::TaintReport,
     topology::Topology,
     verdict::JobVerdict,
@@ -75,8 +76,11 @@ pub enum Event {
     CheckReported { node: NodeId, report: CheckReport },
     /// A node reports progress of its part in a round of a check.
     CheckProgressed { node: NodeId, at: CheckRound, probed: Probed },
-    /// Workers of a node failed. It stops the rest of them, and then joins again unless it gives up.
-    WorkersFailed { node: NodeId, round: Round, reason: String, gives_up: bool },
+    /// Workers of a node failed. It stops the rest of them, and then joins again unless it gives up. With `has_detail`,
+    /// [`Event::FailureDetailed`] follows.
+    WorkersFailed { node: NodeId, round: Round, reason: String, gives_up: bool, has_detail: bool },
+    /// What a node knows of the worker that failed first.
+    FailureDetailed { node: NodeId, round: Round, detail: Box<FailureDetail> },
     /// A node's part is over.
     NodeEnded { node: NodeId, end: NodeEnd },
     /// A node is lost.
@@ -103,6 +107,7 @@ impl Event {
             | Self::CheckReported { node, .. }
             | Self::CheckProgressed { node, .. }
             | Self::WorkersFailed { node, .. }
+            | Self::FailureDetailed { node, .. }
             | Self::NodeEnded { node, .. }
             | Self::EndAcknowledged { node } => Some(node),
             Self::Joined(request) | Self::Resumed { request, .. } => Some(&request.node_id),
@@ -276,6 +281,8 @@ pub enum Log {
     Checked { report: String },
     /// Nodes train over a known cut, as the policy is.
     Proceeds { cut: String, nodes: u32 },
+    /// What ended a round, in the words of the worker.
+    RootCause(Box<RootCause>),
     /// A node is gone.
     Gone { node: NodeName, reason: String, losses: u32, limit: u32 },
     /// A round is over.
@@ -331,6 +338,7 @@ impl fmt::Display for Log {
                 "warning: {} over broken paths, as the job's policy is to proceed: {cut}",
                 if *nodes == 1 { "1 node trains".to_owned() } else { format!("{nodes} nodes train") }
             ),
+            Self::RootCause(root_cause) => write!(f, "root cause: {root_cause}"),
             Self::Gone { node, reason, losses, limit } => {
                 write!(
                     f,

@@ -38,10 +38,7 @@ impl Job {
         let after = self.nodes.get(&node).and_then(|known| known.request.after);
         self.is_back_without_workers(&node, after, was_known);
         effects.extend(match &mut self.phase {
-            Phase::Over { verdict, unaware, .. } => {
-                unaware.insert(node.clone());
-                vec![Effect::Push { node, push: Push::JobEnd(verdict.clone()) }]
-            }
+            Phase::Over { .. } => self.notify_of_end(&node),
             Phase::Gathering { since, last_join, awaited, .. } => {
                 since.get_or_insert(now);
                 if !awaited.remove(&node) && self.waiting.insert(node.clone()) {
@@ -375,6 +372,7 @@ impl Job {
             node: member.node_id.clone(),
             push: Push::Seat(assignment),
         }));
+        self.first_failure = None;
         self.phase = Phase::Running { world, succeeded: BTreeSet::new(), grow_at: None };
         effects.extend(self.consider_growth(now));
         effects

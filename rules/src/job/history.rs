@@ -15,8 +15,9 @@ use crate::{
     ids::{NodeRank, Round},
     job_status::{Histogram, JobPhase},
     node::NodeName,
+    root_cause::RootCause,
     taint_report::TaintReport,
-    verdict::JobVerdict,
+    verdict::{JobFailure, JobVerdict},
 };
 use diagnosis::{counted::counted, moment::Moment};
 
@@ -72,6 +73,8 @@ pub(super) struct PastFailure {
     pub(super) node: NodeName,
     pub(super) reason: String,
     pub(super) at: Moment,
+    /// What its node said of it afterwards.
+    pub(super) root_cause: Option<Box<RootCause>>,
 }
 
 /// Durations by size.
@@ -185,9 +188,20 @@ impl History {
         self.since = now;
     }
 
-    fn failed(&mut self, now: Moment, failure: PastFailure) {
+    fn failed(&mut self, now: Moment, round: Option<Round>, node: &NodeName, reason: &str) {
         self.failed_at.get_or_insert(now);
-        self.last_failure = Some(failure);
+        let (node, reason) = (node.clone(), reason.to_owned());
+        self.last_failure = Some(PastFailure { round, node, reason, at: now, root_cause: None });
+    }
+
+    /// What is known of the last failure.
+    fn detailed(&mut self, root_cause: &RootCause) {
+        if let Some(last) = &mut self.last_failure
+            && last.round == Some(root_cause.round)
+            && last.node.node_id == root_cause.node.node_id
+        {
+            last.root_cause = Some(Box::new(root_cause.clone()));
+        }
     }
 
     fn round_started(&mut self, now: Moment, round: Round, nodes: u32) {
@@ -214,8 +228,7 @@ impl History {
         match log {
             Log::Gone { node, reason, .. } => {
                 self.loss_count += 1;
-                let failure = PastFailure { round, node: node.clone(), reason: reason.clone(), at: now };
-                self.failed(now, failure);
+                self.failed(now, round, node, reason);
             }
             Log::Regrouped { round, why } => {
                 if let Regroup::WorkersFailed { node, reason } = why {
@@ -223,11 +236,11 @@ impl History {
                     if let Some(rank) = node.rank {
                         *self.restarts.entry(rank).or_default() += 1;
                     }
-                    let (node, reason) = (node.clone(), reason.clone());
-                    self.failed(now, PastFailure { round: Some(*round), node, reason, at: now });
+                    self.failed(now, Some(*round), node, reason);
                 }
                 self.round_ended(now, &why.to_string());
             }
+            Log::RootCause(root_cause) => self.detailed(root_cause),
             // Its workers start at once, or something worth a line of its own happens.
             Log::Placed { .. } => return,
             _ => {}
@@ -298,6 +311,9 @@ impl Job {
             self.history.gathering_since.get_or_insert(now);
         }
         if after.is_over && !before.is_over {
+            if let Phase::Over { verdict: JobVerdict::Failed(JobFailure::Node { node, reason }), .. } = &self.phase {
+                self.history.failed(now, before.round, node, reason);
+            }
             let message = match self.verdict() {
                 Some(JobVerdict::Failed(failure)) => format!("the job failed: {failure}"),
                 Some(JobVerdict::Succeeded) | None => "the job succeeded".to_owned(),

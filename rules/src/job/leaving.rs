@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Effect, FAREWELL, Job, LOSSES_SHOWN, Log, NodeEnd, OnGiveUp, Phase, Regroup, absent_nodes::GenerationId,
+    Effect, FAREWELL, FirstFailure, Job, LOSSES_SHOWN, Log, NodeEnd, OnGiveUp, Phase, Regroup,
+    absent_nodes::GenerationId,
 };
 use crate::{
     ids::{NodeId, Round},
@@ -30,10 +31,10 @@ impl Job {
         &mut self,
         now: Moment,
         node: &NodeId,
-        failed: Round,
+        first: FirstFailure,
         reason: String,
-        gives_up: bool,
     ) -> Vec<Effect> {
+        let (failed, gives_up) = (first.round, first.gives_up);
         match &self.phase {
             Phase::Running { world, .. } if world.round == failed && self.node_ranks.contains_key(node) => {
                 // Workers fail when their peers are gone, and a broken stream is the first sign of a lost node.
@@ -47,6 +48,7 @@ impl Job {
                     }
                     None => reason,
                 };
+                self.first_failure = Some(first);
                 if gives_up && !follows {
                     return self.on_gave_up(now, node, reason);
                 }
@@ -58,6 +60,7 @@ impl Job {
                 if *round == failed && claims.values().any(|it| it == node) && !gives_up =>
             {
                 let why = Regroup::WorkersFailed { node: self.name_of(node), reason };
+                self.first_failure = Some(first);
                 self.regroup(now, why, Some(node))
             }
             Phase::Gathering { awaited, .. } if awaited.contains(node) => {
@@ -68,6 +71,8 @@ impl Job {
                     false => Vec::new(),
                 }
             }
+            // It follows from the one that ended the job, and the node has yet to be told of that.
+            Phase::Over { withheld_until: Some(_), .. } => Vec::new(),
             // In any round: it will not come back.
             _ if gives_up => self.on_gave_up(now, node, reason),
             _ => Vec::new(),
@@ -98,10 +103,7 @@ impl Job {
                 }
                 Vec::new()
             }
-            Phase::Over { verdict, unaware, .. } => {
-                unaware.insert(node.clone());
-                vec![Effect::Push { node: node.clone(), push: Push::JobEnd(verdict.clone()) }]
-            }
+            Phase::Over { .. } => self.notify_of_end(node),
             Phase::Gathering { .. }
             | Phase::Placing { .. }
             | Phase::Checking(_)
@@ -257,6 +259,10 @@ impl Job {
         is_charged: bool,
         effects: &mut Vec<Effect>,
     ) -> Option<JobFailure> {
+        // A later loss is the reason that the job does not continue.
+        if self.first_failure.as_ref().is_some_and(|first| first.node.node_id != name.node_id) {
+            self.first_failure = None;
+        }
         let limit = self.policy.restart_count;
         if self.lost.len() == LOSSES_SHOWN {
             self.lost.remove(0);
@@ -383,22 +389,20 @@ impl Job {
     pub(super) fn end(&mut self, now: Moment, verdict: JobVerdict) -> Vec<Effect> {
         let candidates = std::mem::take(&mut self.other_jobs);
         let unaware: BTreeSet<NodeId> = self.nodes.keys().cloned().chain(candidates.into_nodes()).collect();
-        let mut effects: Vec<Effect> = unaware
-            .iter()
-            .map(|node| Effect::Push { node: node.clone(), push: Push::JobEnd(verdict.clone()) })
-            .collect();
-        if unaware.is_empty() {
-            effects.push(Effect::Finish { verdict: verdict.clone() });
-        }
-        let until = (!unaware.is_empty()).then(|| now + FAREWELL);
         self.waiting.clear();
-        self.phase = Phase::Over { verdict, unaware, until };
-        effects
+        if unaware.is_empty() {
+            let finish = vec![Effect::Finish { verdict: verdict.clone() }];
+            self.phase = Phase::Over { verdict, unaware, until: None, withheld_until: None };
+            return finish;
+        }
+        let withheld_until = self.awaited_detail(now, &verdict);
+        self.phase = Phase::Over { verdict, unaware, until: Some(now + FAREWELL), withheld_until };
+        if withheld_until.is_some() { Vec::new() } else { self.notify_all_of_end() }
     }
 
     /// A node knows that the job is over.
     pub(super) fn on_end_acknowledged(&mut self, node: &NodeId) -> Vec<Effect> {
-        let Phase::Over { verdict, unaware, until } = &mut self.phase else { return Vec::new() };
+        let Phase::Over { verdict, unaware, until, .. } = &mut self.phase else { return Vec::new() };
         unaware.remove(node);
         if unaware.is_empty() && until.take().is_some() {
             return vec![Effect::Finish { verdict: verdict.clone() }];

@@ -29,9 +29,8 @@ impl Job {
     /// A node reports its state after its stream was broken, and receives what it has missed.
     pub(super) fn on_resumed(&mut self, now: Moment, request: JoinRequest, claim: Claim) -> Vec<Effect> {
         let node = request.node_id.clone();
-        if let Phase::Over { verdict, unaware, .. } = &mut self.phase {
-            unaware.insert(node.clone());
-            return vec![Effect::Push { node, push: Push::JobEnd(verdict.clone()) }];
+        if let Phase::Over { .. } = self.phase {
+            return self.notify_of_end(&node);
         }
         let known = self.nodes.get(&node);
         let is_known = known.is_some();
@@ -96,10 +95,7 @@ impl Job {
             vec![Effect::Push { node: node.clone(), push: Push::regroup(round, &why) }]
         };
         match &mut self.phase {
-            Phase::Over { verdict, unaware, .. } => {
-                unaware.insert(node.clone());
-                vec![Effect::Push { node: node.clone(), push: Push::JobEnd(verdict.clone()) }]
-            }
+            Phase::Over { .. } => self.notify_of_end(node),
             // All come back at once to a restarted master; only one that has left is searched for.
             Phase::Running { world, .. }
                 if GenerationId::of(world) == GenerationId::claimed(&claim)
@@ -226,6 +222,7 @@ impl Job {
         }
         self.node_ranks = claims.iter().map(|(node_rank, node)| (node.clone(), *node_rank)).collect();
         let succeeded = succeeded.clone();
+        self.first_failure = None;
         self.phase = Phase::Running { world, succeeded, grow_at: None };
         effects.extend(self.settle());
         effects.extend(self.end_if_all_succeeded(now));

@@ -40,6 +40,12 @@ impl Job {
                 node: failure.node.to_string(),
                 reason: failure.reason.clone(),
                 seconds_ago: ago(failure.at),
+                root_cause: failure.root_cause.as_ref().map(ToString::to_string),
+                last_lines: failure
+                    .root_cause
+                    .as_ref()
+                    .map(|it| it.detail.lines().to_vec())
+                    .unwrap_or_default(),
             }),
             check: history.check().map(|(at, report)| check_status(ago(at), report)),
             end: self.verdict().map(|verdict| match verdict {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     check_order::{CheckOrder, CheckReport, CheckRound},
-    failure::{ExitCause, Outcome},
+    failure::{ExitCause, Outcome, WorkerFailure},
     fence::{Answer, Juror},
     ids::{Attempt, LocalRank, NodeId, Round},
     job::{Claim, NodeEnd},
@@ -139,8 +139,9 @@ pub enum Effect {
     HostStore { round: Round, fresh_port: bool },
     /// Report its address.
     ReportHosting { round: Round, master_addr: Option<String>, master_port: u16 },
-    /// Report to the master, and so to all nodes, that workers failed.
-    ReportFailure { round: Round, reason: String, gives_up: bool },
+    /// Report to the master, and so to all nodes, that workers failed. `worker` is the one that failed first: what is
+    /// known of it is gathered, and reported when it is there.
+    ReportFailure { round: Round, reason: String, gives_up: bool, worker: Option<Box<WorkerFailure>> },
     /// Acknowledge the end of the job.
     AcknowledgeEnd,
     /// Make folders, files and pipes for the workers of this round.

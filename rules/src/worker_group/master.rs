@@ -68,8 +68,10 @@ impl WorkerGroup {
             State::Preparing(_) | State::Running(_) => self.resume(WorkersState::Running),
             State::Stopping { then: AfterStop::Rejoin(_), .. } => self.resume(WorkersState::Stopping),
             State::Stopping { then: AfterStop::FailWithWorkers { .. }, workers, .. } => {
-                let reason = workers.failures.first().map_or_else(String::new, ToString::to_string);
-                Some(Effect::ReportFailure { round: workers.round(), reason, gives_up: true })
+                let first = workers.failures.first();
+                let reason = first.map_or_else(String::new, ToString::to_string);
+                let worker = first.cloned().map(Box::new);
+                Some(Effect::ReportFailure { round: workers.round(), reason, gives_up: true, worker })
             }
             State::Stopping { then: AfterStop::End(Outcome::Succeeded), .. } => {
                 self.resume(WorkersState::Running)

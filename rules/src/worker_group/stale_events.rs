@@ -27,7 +27,9 @@ impl WorkerGroup {
                 let is_new = self.last.as_ref().is_none_or(|last| last.round < assignment.round);
                 return !is_new || !matches!(self.state, State::Joining { .. });
             }
-            Event::Pushed(Push::Refused { .. } | Push::Excluded(_) | Push::JobEnd(_)) => {
+            Event::Pushed(
+                Push::Refused { .. } | Push::Excluded(_) | Push::RootCause(_) | Push::JobEnd(_),
+            ) => {
                 return matches!(self.state, State::Done);
             }
             Event::Hosting { .. }

@@ -16,6 +16,7 @@ mod replacement;
 mod restoring;
 mod status;
 mod strangers;
+mod withheld;
 
 use super::*;
 use crate::push::Push;
@@ -181,7 +182,8 @@ impl Test {
 
     fn workers_fail(&mut self, name: &str, round: u32, gives_up: bool) -> Vec<Effect> {
         let round = Round(round);
-        self.send(Event::WorkersFailed { node: id(name), round, reason: REASON.into(), gives_up })
+        let (node, reason) = (id(name), REASON.into());
+        self.send(Event::WorkersFailed { node, round, reason, gives_up, has_detail: false })
     }
 
     /// Resumes in a round of these nodes.

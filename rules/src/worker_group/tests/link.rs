@@ -1,6 +1,7 @@
 //! The master: its store, its refusals, its absence, its end.
 
 use super::*;
+use crate::root_cause::{FailureDetail, RootCause};
 
 fn asked(round: u32, fresh_port: bool) -> Event {
     Event::Pushed(Push::Host { round: Round(round), fresh_port })
@@ -333,4 +334,35 @@ fn the_jobs_end_does_not_change_an_outcome_that_was_settled() {
         let _acknowledged = group.handle(now, end);
         assert_eq!(group.handle(now, gone(0)), [finished(Outcome::Succeeded)]);
     }
+}
+
+fn root_cause() -> RootCause {
+    let JobFailure::Node { node, .. } = job_failure() else { panic!("of a node") };
+    RootCause { round: Round(0), node, detail: FailureDetail::bare(failure(1, ExitCause::Code(1))) }
+}
+
+fn told_root_cause() -> Event {
+    Event::Pushed(Push::RootCause(Box::new(root_cause())))
+}
+
+#[test]
+fn the_root_cause_is_kept_for_the_report_whatever_the_node_does() {
+    let mut group = running(1, 0);
+    assert_eq!(group.handle(Moment::START, told_root_cause()), []);
+    assert_eq!(group.root_cause(), Some(&root_cause()));
+    assert_eq!(group.handle(Moment::START, job_failed()), [Effect::AcknowledgeEnd, TERM_TREE]);
+
+    // Its own worker failed meanwhile, because of it.
+    let mut group = running(1, 0);
+    let _stopping = group.handle(Moment::START, exited(0, 0, ExitCause::Code(3)));
+    assert_eq!(group.handle(Moment::START, gone(0)), []);
+    assert_eq!(group.handle(Moment::START, told_root_cause()), []);
+    let own = group_failed(0, &[(0, ExitCause::Code(3))]);
+    assert_eq!(group.handle(Moment::START, job_failed()), [Effect::AcknowledgeEnd, finished(own)]);
+    assert_eq!(group.root_cause(), Some(&root_cause()));
+}
+
+#[test]
+fn a_node_that_failed_waits_for_the_end_for_longer_than_it_is_withheld() {
+    assert!(ROOT_CAUSE_TIMEOUT >= crate::job::DETAIL_TIMEOUT * 2, "for both ways, and a slow machine");
 }

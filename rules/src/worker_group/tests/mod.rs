@@ -203,7 +203,8 @@ fn told(local_rank: u32, cause: ExitCause, attempt: u32, then: RestartDecision) 
 
 fn reported(round: u32, local_rank: u32, cause: ExitCause, gives_up: bool) -> Effect {
     let reason = failure(local_rank, cause).to_string();
-    Effect::ReportFailure { round: Round(round), reason, gives_up }
+    let worker = Some(Box::new(failure(local_rank, cause)));
+    Effect::ReportFailure { round: Round(round), reason, gives_up, worker }
 }
 
 const TERM_TREE: Effect = Effect::SignalTree { signal: 15 };

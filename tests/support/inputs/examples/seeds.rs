@@ -15,20 +15,22 @@ use dlrover_inputs::{
 };
 use master::journal_bytes;
 use master_proto::{
-    convert::{Payload, StreamMessage, check_report, end_report, inventory_report, join_request},
+    convert::{Payload, StreamMessage, check_report, detail_report, end_report, inventory_report, join_request},
     pb,
 };
 use probes::readers;
 use prost::Message;
 use rules::{
-    LocalRank, Moment, NodeId, NodeRank, Round, RunId,
+    LocalRank, Moment, NodeId, NodeRank, Rank, Round, RunId,
     check_order::{CheckOrder, CheckReport, CheckRound, Checked, Partner, Test},
     check_terms::{CheckTerms, OnInconclusive},
-    failure::ExitCause,
+    failure::{ExitCause, WorkerFailure},
     job::{Claim, Event, NodeEnd, WorkersState},
+    last_lines::Output,
     node::{Accelerators, JoinRequest, NodeAttributes, NodeName, Terms},
     pending::Pending,
     push::Push,
+    root_cause::{FailureDetail, RootCause},
     verdict::{JobFailure, JobVerdict},
     world::Assignment,
 };
@@ -305,6 +307,7 @@ fn payloads() -> Vec<Payload> {
         Push::Seat(assignment()),
         Push::Regroup { round: Round(2), why: "w".into(), is_secondary: true },
         Push::Refused { reason: "full".into() },
+        Push::RootCause(Box::new(RootCause { round: Round(2), node: name(), detail: failure_detail() })),
         Push::JobEnd(JobVerdict::Succeeded),
         Push::JobEnd(JobVerdict::Failed(node)),
         Push::JobEnd(JobVerdict::Failed(JobFailure::Inconclusive {
@@ -349,7 +352,24 @@ fn hosting(node: &str, round: u32) -> pb::HostingReport {
 }
 
 fn failure(node: &str, round: u32) -> pb::FailureReport {
-    pb::FailureReport { node_id: node.into(), round, reason: "r".into(), gives_up: false }
+    pb::FailureReport { node_id: node.into(), round, reason: "r".into(), gives_up: false, has_detail: false  node_id: node.into(), round, reason: "r".into(), gives_up: false, has_detail: true }
+}
+
+fn failure_detail() -> FailureDetail {
+    let failure = WorkerFailure {
+        rank: Rank(1),
+        local_rank: LocalRank(0),
+        pid: 7,
+        cause: ExitCause::Code(1),
+        unix_secs: 1,
+        out_of_memory: false,
+    };
+    let output = Output::new(b"Traceback (most recent call last):\n  x\nKeyError: 7\n", true);
+    FailureDetail::new(failure, None, &output, false)
+}
+
+fn detail(node: &str, round: u32) -> pb::DetailReport {
+    detail_report(node.into(), Round(round), failure_detail())
 }
 
 /// One of each kind, with its number.
@@ -360,6 +380,7 @@ fn messages() -> Vec<(u8, Vec<u8>)> {
         (2, hosting("a", 1).encode_to_vec()),
         (3, inventory_report("a".into(), &inventory()).encode_to_vec()),
         (5, failure("a", 1).encode_to_vec()),
+        (10, detail("a", 1).encode_to_vec()),
         (9, pb::EndAcknowledgement { node_id: "a".into() }.encode_to_vec()),
         (8, subscribe("a")),
     ];
@@ -435,6 +456,7 @@ fn jobs() -> Vec<Vec<u8>> {
     let failing = [
         begun(&["a", "b"], None),
         vec![hosted("a", 0), beat("a", 0), beat("b", 0), (5, 0, failure("a", 0).encode_to_vec())],
+        vec![(16, 0, detail("a", 0).encode_to_vec())],
         begun(&["a", "b"], None),
         vec![(14, 0, Vec::new()), (11, 0, Vec::new()), (11, 0, Vec::new()), (15, 3, Vec::new())],
         vec![

@@ -1,14 +1,14 @@
 //! The conversion between the wire's messages and ours.
 
 use master_proto::{
-    convert::{Join, StreamMessage, check_report, join_request, resume_request, sender},
+    convert::{Join, StreamMessage, check_report, detail_report, join_request, resume_request, sender},
     pb,
 };
 use prost::Message;
 use rules::{check_order::CheckReport, job::Event};
 
 /// The number of message kinds here.
-pub(crate) const KINDS: u8 = 10;
+pub(crate) const KINDS: u8 = 11;
 
 /// One message of one kind. What is accepted can be encoded, and is accepted again unchanged.
 pub(crate) fn gate(bytes: &[u8]) {
@@ -40,6 +40,10 @@ pub(crate) fn gate(bytes: &[u8]) {
             let again = Event::try_from(check_report(node.0.clone(), report, true));
             assert_eq!(again, Ok(Event::CheckProgressed { node, at, probed }));
         }
+        Some(Event::FailureDetailed { node, round, detail }) => {
+            let again = Event::try_from(detail_report(node.0.clone(), round, (*detail).clone()));
+            assert_eq!(again, Ok(Event::FailureDetailed { node, round, detail }));
+        }
         _ => {}
     }
 }
@@ -59,6 +63,7 @@ pub(crate) fn event(kind: u8, bytes: &[u8]) -> Option<Event> {
         9 => Some(Event::EndAcknowledged {
             node: sender(message::<pb::EndAcknowledgement>(bytes)?.node_id).ok()?,
         }),
+        10 => Event::try_from(message::<pb::DetailReport>(bytes)?).ok(),
         _ => None,
     }
 }

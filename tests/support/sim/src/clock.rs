@@ -60,6 +60,11 @@ pub(crate) enum Action {
         conn: ConnId,
         message: Box<JobEvent>,
     },
+    /// A node has read what its failed worker printed.
+    DetailRead {
+        life: LifeId,
+        message: Box<JobEvent>,
+    },
     /// The answer reaches the node.
     Acked {
         conn: ConnId,

@@ -6,10 +6,11 @@ use diagnosis::network_check::LocalCheck;
 use rules::{
     LocalRank, Moment, NodeId, Round,
     check_order::{CheckRound, Checked},
-    failure::{ExitCause, Outcome},
+    failure::{ExitCause, Outcome, WorkerFailure},
     job::Event as JobEvent,
     node::{JoinRequest, NodeAttributes},
     push::Push,
+    root_cause::FailureDetail,
     verdict::JobVerdict,
     worker_group::{Effect, Event, Limits, WorkerExit, WorkerGroup},
     world::Assignment,
@@ -233,8 +234,13 @@ impl Simulation {
             Effect::ReportHosting { round, master_addr, master_port } => {
                 self.send(life, JobEvent::Hosted { node, round, master_addr, master_port });
             }
-            Effect::ReportFailure { round, reason, gives_up } => {
-                self.send(life, JobEvent::WorkersFailed { node, round, reason, gives_up });
+            Effect::ReportFailure { round, reason, gives_up, worker } => {
+                let has_detail = worker.is_some();
+                let failed = JobEvent::WorkersFailed { node: node.clone(), round, reason, gives_up, has_detail };
+                self.send(life, failed);
+                if let Some(worker) = worker {
+                    self.report_detail(life, round, *worker);
+                }
             }
             Effect::ReportEnd { end } => self.send(life, JobEvent::NodeEnded { node, end }),
             Effect::AcknowledgeEnd => self.send(life, JobEvent::EndAcknowledged { node }),
@@ -265,6 +271,15 @@ impl Simulation {
             }
             Effect::SignalWorkers { .. } | Effect::KillWorker { .. } | Effect::Notify(_) => {}
         }
+    }
+
+    /// Mostly at once, and sometimes later than the master waits.
+    fn report_detail(&mut self, life: LifeId, round: Round, worker: WorkerFailure) {
+        let node = self.lives[life].id.clone();
+        let detail = Box::new(FailureDetail::bare(worker));
+        let message = Box::new(JobEvent::FailureDetailed { node, round, detail });
+        let wait = self.prng.millis(1, 1500);
+        self.after(wait, Action::DetailRead { life, message });
     }
 
     fn host_store(&mut self, life: LifeId, round: Round, fresh_port: bool) {

@@ -237,6 +237,7 @@ impl Simulation {
             Action::StreamEnds { conn, reason } => self.on_stream_ended(conn, reason),
             Action::LinkBroken { conn, is_off } => self.on_link_broken(conn, is_off),
             Action::Message { conn, message } => self.on_message(conn, *message),
+            Action::DetailRead { life, message } => self.send(life, *message),
             Action::Acked { conn, ends } => self.on_acked(conn, ends),
             Action::Beat { conn } => self.on_beat(conn),
             Action::BeatArrives { conn, sent } => self.on_beat_arrived(conn, sent),
@@ -272,6 +273,7 @@ impl Simulation {
     fn launcher_of(&self, action: &Action) -> Option<LifeId> {
         match action {
             Action::Connect { life }
+            | Action::DetailRead { life, .. }
             | Action::ConnectFails { life, .. }
             | Action::Local { life, .. }
             | Action::Question { life, .. }

@@ -1,0 +1,224 @@
+//! The detail of a failure: which node may give it, which nodes get it, and how long they wait for it.
+
+use super::*;
+use crate::{
+    failure::{ExitCause, WorkerFailure},
+    ids::{LocalRank, Rank},
+    last_lines::Output,
+    root_cause::{FailureDetail, RootCause},
+};
+
+fn detail(words: &str) -> FailureDetail {
+    let failure = WorkerFailure {
+        rank: Rank(3),
+        local_rank: LocalRank(1),
+        pid: 4711,
+        cause: ExitCause::Code(1),
+        unix_secs: 7,
+        out_of_memory: false,
+    };
+    FailureDetail::new(failure, None, &Output::new(words.as_bytes(), true), false)
+}
+
+fn root_cause(name: &str, rank: u32, round: u32) -> Box<RootCause> {
+    Box::new(RootCause { round: Round(round), node: named(name, Some(rank)), detail: detail("boom") })
+}
+
+/// These nodes get the root cause, then the end.
+fn ended_by(names: &[&str], root_cause: &RootCause, verdict: &JobVerdict) -> Vec<Effect> {
+    let pushes = |name: &&str| {
+        let pushes = [Push::RootCause(Box::new(root_cause.clone())), Push::JobEnd(verdict.clone())];
+        let node = id(name);
+        pushes.map(|push| Effect::Push { node: node.clone(), push })
+    };
+    names.iter().flat_map(pushes).collect()
+}
+
+fn known(root_cause: &RootCause) -> Effect {
+    Effect::Log(Log::RootCause(Box::new(root_cause.clone())))
+}
+
+fn of(name: &str, rank: u32) -> JobVerdict {
+    JobVerdict::Failed(JobFailure::Node { node: named(name, Some(rank)), reason: REASON.into() })
+}
+
+impl Test {
+    /// Its workers fail, and it will say what they said.
+    fn workers_break(&mut self, name: &str, round: u32, gives_up: bool) -> Vec<Effect> {
+        let (node, round, reason) = (id(name), Round(round), REASON.into());
+        self.send(Event::WorkersFailed { node, round, reason, gives_up, has_detail: true })
+    }
+
+    fn tell(&mut self, name: &str, round: u32, words: &str) -> Vec<Effect> {
+        let detail = Box::new(detail(words));
+        self.send(Event::FailureDetailed { node: id(name), round: Round(round), detail })
+    }
+
+    /// The last worker of `b` that may fail has failed, and the end is withheld.
+    fn withheld() -> Self {
+        let mut test = Self::running(fail_job(), terms(3, 3), &["a", "b", "c"]);
+        assert_eq!(
+            test.at(10).workers_break("b", 0, true),
+            all([vec![forget("b")], ended(&["b"], &of("b", 1))]),
+            "it has all of it, and ends"
+        );
+        assert_eq!(test.job.deadline(), Some(Moment::at_secs(11)));
+        test
+    }
+}
+
+#[test]
+fn every_node_gets_the_root_cause_with_the_end() {
+    let mut test = Test::withheld();
+    let root = root_cause("b", 1, 0);
+    assert_eq!(
+        test.tell("b", 0, "boom"),
+        all([vec![known(&root)], ended_by(&["a", "c"], &root, &of("b", 1))])
+    );
+    assert_eq!(test.tell("b", 0, "boom"), [], "said again");
+    assert_eq!(test.job.deadline(), Some(Moment::at_secs(20)), "they may take their time to acknowledge");
+    assert_eq!(test.join("z"), ended_by(&["z"], &root, &of("b", 1)), "and one that comes later");
+    let status = test.job.status(test.now).last_failure.unwrap();
+    assert_eq!(
+        status.root_cause.as_deref(),
+        Some("rank 3 (local rank 1, node rank 1, host host-b, pid 4711): exit code 1: boom")
+    );
+    assert_eq!((status.reason.as_str(), &status.last_lines[..]), (REASON, &["boom".to_owned()][..]));
+}
+
+#[test]
+fn the_end_waits_for_the_detail_for_a_moment_only() {
+    let mut test = Test::withheld();
+    assert_eq!(test.due(), ended(&["a", "c"], &of("b", 1)));
+    assert_eq!(test.now, Moment::at_secs(11));
+    assert_eq!(test.job.deadline(), Some(Moment::at_secs(21)));
+    assert_eq!(test.tell("b", 0, "boom"), [known(&root_cause("b", 1, 0))], "for the log and the status");
+    let _acknowledged = test.send(Event::EndAcknowledged { node: id("a") });
+    assert_eq!(test.send(Event::EndAcknowledged { node: id("c") }), [finish(&of("b", 1))]);
+}
+
+#[test]
+fn a_failed_node_that_is_cut_off_is_not_waited_for() {
+    let mut test = Test::withheld();
+    assert_eq!(test.send(Event::LinkBroken { node: id("c") }), [], "another one");
+    assert_eq!(test.send(Event::LinkBroken { node: id("b") }), ended(&["a", "c"], &of("b", 1)));
+    assert_eq!(test.send(Event::LinkBroken { node: id("b") }), []);
+}
+
+#[test]
+fn a_detail_is_believed_of_the_node_whose_worker_failed_and_of_its_round() {
+    let mut test = Test::withheld();
+    for (name, round) in [("c", 0), ("z", 0), ("b", 1)] {
+        assert_eq!(test.tell(name, round, "forged"), [], "{name} in round {round}");
+    }
+    assert_eq!(test.job.status(test.now).last_failure.unwrap().last_lines, Vec::<String>::new());
+    let root = root_cause("b", 1, 0);
+    let _told = test.tell("b", 0, "boom");
+    assert_eq!(test.tell("b", 0, "forged"), [], "once");
+    assert_eq!(test.join("z"), ended_by(&["z"], &root, &of("b", 1)));
+}
+
+#[test]
+fn failures_of_others_while_the_end_is_withheld_follow_from_the_first() {
+    let mut test = Test::withheld();
+    assert_eq!(test.workers_break("c", 0, true), []);
+    assert_eq!(test.tell("c", 0, "connection closed by peer"), []);
+    assert_eq!(test.workers_break("a", 0, false), []);
+    assert_eq!(test.rejoin("a", 0), [], "its workers are gone");
+    let root = root_cause("b", 1, 0);
+    assert_eq!(
+        test.tell("b", 0, "boom"),
+        all([vec![known(&root)], ended_by(&["a", "c"], &root, &of("b", 1))])
+    );
+}
+
+#[test]
+fn nodes_that_leave_while_the_end_is_withheld_are_not_waited_for() {
+    let mut test = Test::withheld();
+    assert_eq!(test.leave("a"), []);
+    assert_eq!(test.lose("c"), [hang_up("c"), finish(&of("b", 1))]);
+}
+
+#[test]
+fn a_restarted_master_withholds_the_end_from_its_own_start() {
+    let mut test = Test::withheld();
+    assert_eq!(test.at(50).send(Event::Restarted), []);
+    assert_eq!(test.resume("a", 0, &["a", "b", "c"], WorkersState::Running), []);
+    assert_eq!(test.job.deadline(), Some(Moment::at_secs(51)));
+    assert_eq!(test.due(), ended(&["a", "c"], &of("b", 1)));
+}
+
+#[test]
+fn a_node_without_workers_to_quote_is_not_waited_for() {
+    let mut test = Test::running(fail_job(), terms(2, 2), &["a", "b"]);
+    assert_eq!(
+        test.workers_fail("b", 0, true),
+        all([vec![forget("b")], ended(&["b", "a"], &of("b", 1))]),
+        "a worker could not be started"
+    );
+    assert_eq!(test.tell("b", 0, "boom"), []);
+}
+
+#[test]
+fn a_restart_waits_for_no_detail_and_the_status_has_it() {
+    let mut test = Test::running(policy(), terms(2, 2), &["a", "b"]);
+    let why = Regroup::WorkersFailed { node: named("b", Some(1)), reason: REASON.into() };
+    assert_eq!(test.workers_break("b", 0, false), regrouped(0, &["a"], &why));
+    assert_eq!(test.rejoin("a", 0), []);
+    assert_eq!(test.rejoin("b", 0), placed(1, &["a", "b"]));
+    let root = root_cause("b", 1, 0);
+    assert_eq!(test.tell("b", 0, "boom"), [known(&root)], "late, and of the last round still");
+    assert_eq!(test.hosted("a", 1), assignments(1, &["a", "b"]));
+    let status = test.job.status(test.now);
+    assert_eq!(status.last_failure.unwrap().last_lines, ["boom"], "also while the next round runs");
+    assert!(status.events.iter().any(|it| it.message == format!("root cause: {root}")), "{:#?}", status.events);
+    assert_eq!(test.tell("b", 0, "boom"), [], "too late");
+}
+
+#[test]
+fn the_detail_of_an_earlier_round_is_not_the_later_ones() {
+    let policy = Policy { restart_count: 0, ..policy() };
+    let mut test = Test::running(policy, terms(2, 2), &["a", "b"]);
+    let _regrouped = test.workers_break("b", 0, false);
+    let _told = test.tell("b", 0, "of round 0");
+    let _joined = (test.rejoin("a", 0), test.rejoin("b", 0));
+    let _running = test.hosted("a", 1);
+    let _gave_up = test.at(30).workers_break("b", 1, true);
+    let Some(verdict) = test.job.verdict().cloned() else { panic!("it has no replacement left") };
+    assert!(matches!(&verdict, JobVerdict::Failed(JobFailure::Exhausted { .. })), "{verdict:?}");
+    assert_eq!(test.job.status(test.now).last_failure.unwrap().root_cause, None);
+    assert_eq!(test.due(), ended(&["a"], &verdict), "without that of round 0");
+}
+
+#[test]
+fn a_node_that_is_lost_after_a_failure_is_why_the_job_ends() {
+    let mut test = Test::running(policy(), terms(2, 2), &["a", "b"]);
+    let _regrouped = test.workers_break("b", 0, false);
+    let _told = test.tell("b", 0, "boom");
+    let _rejoined = test.rejoin("b", 0);
+    let _lost = test.lose("a");
+    let effects = test.due();
+    assert!(matches!(&effects[..], [Effect::Push { push: Push::JobEnd(_), .. }]), "{effects:?}");
+}
+
+#[test]
+fn a_job_whose_failed_node_was_not_replaced_ends_with_its_root_cause() {
+    let mut test = Test::running(policy(), terms(2, 2), &["a", "b"]);
+    let _gone = test.workers_break("b", 0, true);
+    assert_eq!(test.tell("b", 0, "boom"), [known(&root_cause("b", 1, 0))]);
+    assert_eq!(test.rejoin("a", 0), []);
+    let effects = test.due();
+    let verdict = test.job.verdict().cloned().unwrap();
+    assert!(matches!(&verdict, JobVerdict::Failed(JobFailure::TimedOut { .. })), "{verdict:?}");
+    assert_eq!(effects, ended_by(&["a"], &root_cause("b", 1, 0), &verdict));
+}
+
+#[test]
+fn a_job_of_one_node_withholds_nothing() {
+    let mut test = Test::running(fail_job(), terms(1, 1), &["a"]);
+    let verdict = of("a", 0);
+    assert_eq!(
+        test.workers_break("a", 0, true),
+        all([vec![forget("a")], ended(&["a"], &verdict), vec![finish(&verdict)]])
+    );
+}

@@ -1,0 +1,158 @@
+//! The end of a job that failed is withheld from its nodes until the failed node has said what its worker said last, so
+//! that each of them can repeat it. Only for a moment: the workers of all nodes are to be stopped.
+//!
+//! The failure itself is reported at once, and restarts wait for nothing; its detail follows when the output of the
+//! worker is read. It is kept for the failure that ended the round, and believed of the node that reported it alone.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Effect, FAREWELL, Job, Log, Phase};
+use crate::{
+    ids::{NodeId, Round},
+    node::NodeName,
+    push::Push,
+    root_cause::{FailureDetail, RootCause},
+    verdict::{JobFailure, JobVerdict},
+};
+use diagnosis::moment::Moment;
+
+/// How long the detail of a failure is waited for. Shorter than what a node waits that failed because of it:
+/// [`crate::worker_group::ROOT_CAUSE_TIMEOUT`].
+pub const DETAIL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The failure that ended a round.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct FirstFailure {
+    pub(super) node: NodeName,
+    pub(super) round: Round,
+    pub(super) gives_up: bool,
+    detail: Detail,
+}
+
+/// What is known of a failure.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+enum Detail {
+    /// Its node has nothing to say.
+    None,
+    /// Its node will say more until then.
+    Awaited { until: Moment },
+    /// Its node was cut off before it said more. It may yet.
+    Late,
+    Known(Box<FailureDetail>),
+}
+
+impl Job {
+    /// A failure as a node reports it.
+    pub(super) fn first_failure_of(
+        &self,
+        now: Moment,
+        node: &NodeId,
+        round: Round,
+        gives_up: bool,
+        has_detail: bool,
+    ) -> FirstFailure {
+        let detail = if has_detail { Detail::Awaited { until: now + DETAIL_TIMEOUT } } else { Detail::None };
+        FirstFailure { node: self.name_of(node), round, gives_up, detail }
+    }
+
+    /// A node says what its worker said.
+    pub(super) fn on_detail(
+        &mut self,
+        now: Moment,
+        node: &NodeId,
+        round: Round,
+        detail: FailureDetail,
+    ) -> Vec<Effect> {
+        let Some(first) = &mut self.first_failure else { return Vec::new() };
+        let is_of_it = first.node.node_id == *node && first.round == round;
+        if !is_of_it || matches!(first.detail, Detail::None | Detail::Known(_)) {
+            return Vec::new();
+        }
+        let root_cause = RootCause { round, node: first.node.clone(), detail: detail.clone() };
+        first.detail = Detail::Known(Box::new(detail));
+        let mut effects = vec![Effect::Log(Log::RootCause(Box::new(root_cause)))];
+        effects.extend(self.release(now));
+        effects
+    }
+
+    /// The stream of a node broke: nothing is withheld for it any more.
+    pub(super) fn expect_no_detail_of(&mut self, now: Moment, node: &NodeId) -> Vec<Effect> {
+        let Some(first) = self.first_failure.as_mut().filter(|first| first.node.node_id == *node) else {
+            return Vec::new();
+        };
+        if let Detail::Awaited { .. } = first.detail {
+            first.detail = Detail::Late;
+            return self.release(now);
+        }
+        Vec::new()
+    }
+
+    /// Until when this end of the job is to be withheld.
+    pub(super) fn awaited_detail(&self, now: Moment, verdict: &JobVerdict) -> Option<Moment> {
+        let first = self.first_failure.as_ref().filter(|first| first.has_ended_with(verdict))?;
+        match first.detail {
+            Detail::Awaited { until } if now < until => Some(until),
+            _ => None,
+        }
+    }
+
+    /// All nodes are notified of the end now, if it was withheld from them.
+    pub(super) fn release(&mut self, now: Moment) -> Vec<Effect> {
+        let Phase::Over { until, withheld_until, .. } = &mut self.phase else { return Vec::new() };
+        if withheld_until.take().is_none() {
+            return Vec::new();
+        }
+        *until = Some(now + FAREWELL);
+        self.notify_all_of_end()
+    }
+
+    pub(super) fn notify_all_of_end(&self) -> Vec<Effect> {
+        let Phase::Over { unaware, .. } = &self.phase else { return Vec::new() };
+        unaware.iter().flat_map(|node| self.end_for(node)).collect()
+    }
+
+    /// A node comes after the end of the job.
+    pub(super) fn notify_of_end(&mut self, node: &NodeId) -> Vec<Effect> {
+        let Phase::Over { unaware, withheld_until, .. } = &mut self.phase else { return Vec::new() };
+        unaware.insert(node.clone());
+        if withheld_until.is_some() { Vec::new() } else { self.end_for(node) }
+    }
+
+    /// The root cause, if it is known, and the end.
+    fn end_for(&self, node: &NodeId) -> Vec<Effect> {
+        let Phase::Over { verdict, .. } = &self.phase else { return Vec::new() };
+        let root_cause = self.first_failure.as_ref().and_then(|first| first.root_cause_of(verdict));
+        let root_cause = root_cause.map(|it| Push::RootCause(Box::new(it)));
+        let pushes = root_cause.into_iter().chain([Push::JobEnd(verdict.clone())]);
+        pushes.map(|push| Effect::Push { node: node.clone(), push }).collect()
+    }
+}
+
+impl FirstFailure {
+    /// Whether the job ended like this because of it.
+    fn has_ended_with(&self, verdict: &JobVerdict) -> bool {
+        match verdict {
+            JobVerdict::Failed(JobFailure::Node { node, .. } | JobFailure::Exhausted { node, .. }) => {
+                node.node_id == self.node.node_id
+            }
+            // Its place was not taken.
+            JobVerdict::Failed(JobFailure::TimedOut { losses, .. }) => self.gives_up && !losses.is_empty(),
+            JobVerdict::Failed(
+                JobFailure::MasterLeft { .. }
+                | JobFailure::Deserted
+                | JobFailure::Inconclusive { .. }
+                | JobFailure::MassFailure { .. }
+                | JobFailure::Cut { .. },
+            )
+            | JobVerdict::Succeeded => false,
+        }
+    }
+
+    fn root_cause_of(&self, verdict: &JobVerdict) -> Option<RootCause> {
+        let Detail::Known(detail) = &self.detail else { return None };
+        let (node, detail) = (self.node.clone(), (**detail).clone());
+        self.has_ended_with(verdict).then_some(RootCause { round: self.round, node, detail })
+    }
+}

@@ -1,0 +1,173 @@
+//! What is known of the failure that ended a round, for the reports of all nodes.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    failure::{ExitCause, WorkerFailure},
+    ids::{NodeRank, Round},
+    last_lines::{MAX_BYTES, MAX_LINES, Output, message, readable},
+    node::NodeName,
+    signal_name::signal_text,
+};
+
+/// What a node knows of the failure of one of its workers. Bounded, and plain text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailureDetail {
+    pub failure: WorkerFailure,
+    /// Its error in one line; empty if unknown.
+    message: String,
+    /// The last lines of its standard error.
+    lines: Vec<String>,
+    /// They are also of its standard output.
+    is_mixed: bool,
+}
+
+impl FailureDetail {
+    /// Nothing is known but its end.
+    #[must_use]
+    pub fn bare(failure: WorkerFailure) -> Self {
+        Self { failure, message: String::new(), lines: Vec::new(), is_mixed: false }
+    }
+
+    /// With the error that the worker has recorded, and the end of its output.
+    #[must_use]
+    pub fn new(failure: WorkerFailure, recorded: Option<&str>, output: &Output, is_mixed: bool) -> Self {
+        let recorded = recorded.map(message).filter(|message| !message.is_empty());
+        let message = recorded.or_else(|| output.error(is_mixed)).unwrap_or_default();
+        Self { failure, message, lines: output.last(), is_mixed }
+    }
+
+    /// As another process gave it: bounded and made plain again.
+    #[must_use]
+    pub fn received(failure: WorkerFailure, text: &str, lines: &[String], is_mixed: bool) -> Self {
+        let mut left = MAX_BYTES;
+        let lines = lines.iter().take(MAX_LINES).map(|line| readable(line)).take_while(|line| {
+            let fits = left.checked_sub(line.len() + 1);
+            left = fits.unwrap_or(0);
+            fits.is_some()
+        });
+        Self { failure, message: message(text), lines: lines.collect(), is_mixed }
+    }
+
+    /// Its error in one line; empty if unknown.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The last lines of its output, at most 20 and 4 KiB. The first may say how many are missing.
+    #[must_use]
+    pub fn lines(&self) -> &[String] {
+        &self.lines
+    }
+
+    /// Whether the lines are of its standard output too.
+    #[must_use]
+    pub fn is_mixed(&self) -> bool {
+        self.is_mixed
+    }
+}
+
+/// The failure that ended a round, and where it was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RootCause {
+    pub round: Round,
+    pub node: NodeName,
+    pub detail: FailureDetail,
+}
+
+impl fmt::Display for RootCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Summary { detail: &self.detail, node_rank: self.node.rank, host: &self.node.host }.fmt(f)
+    }
+}
+
+/// A failure in one line: `rank 13 (local rank 5, node rank 1, host b, pid 4711): exit code 1: RuntimeError: boom`.
+#[derive(Debug, Clone, Copy)]
+pub struct Summary<'a> {
+    pub detail: &'a FailureDetail,
+    /// `None`: there is one node.
+    pub node_rank: Option<NodeRank>,
+    pub host: &'a str,
+}
+
+impl fmt::Display for Summary<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FailureDetail { failure, message, .. } = self.detail;
+        let WorkerFailure { rank, local_rank, pid, cause, out_of_memory, .. } = failure;
+        write!(f, "rank {rank} (local rank {local_rank}, ")?;
+        if let Some(node_rank) = self.node_rank {
+            write!(f, "node rank {node_rank}, ")?;
+        }
+        write!(f, "host {}, pid {pid}): ", self.host)?;
+        match cause {
+            _ if *out_of_memory => f.write_str("killed by the kernel's OOM killer")?,
+            ExitCause::Code(code) => write!(f, "exit code {code}")?,
+            ExitCause::Signal(signal) => write!(f, "killed by {}", signal_text(*signal))?,
+        }
+        if message.is_empty() { Ok(()) } else { write!(f, ": {message}") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{LocalRank, NodeId, Rank};
+
+    fn failure(cause: ExitCause) -> WorkerFailure {
+        WorkerFailure {
+            rank: Rank(13),
+            local_rank: LocalRank(5),
+            pid: 4711,
+            cause,
+            unix_secs: 0,
+            out_of_memory: false,
+        }
+    }
+
+    #[test]
+    fn a_root_cause_is_one_line_that_names_the_worker_and_its_error() {
+        let output = Output::new(b"Traceback (most recent call last):\n  x\nValueError: boom\n", true);
+        let detail = FailureDetail::new(failure(ExitCause::Code(1)), None, &output, false);
+        let node = NodeName {
+            rank: Some(NodeRank(1)),
+            host: "b".into(),
+            address: "10.0.0.2".into(),
+            node_id: NodeId("b".into()),
+        };
+        assert_eq!(
+            RootCause { round: Round(0), node, detail: detail.clone() }.to_string(),
+            "rank 13 (local rank 5, node rank 1, host b, pid 4711): exit code 1: ValueError: boom"
+        );
+        assert_eq!(
+            Summary { detail: &detail, node_rank: None, host: "b" }.to_string(),
+            "rank 13 (local rank 5, host b, pid 4711): exit code 1: ValueError: boom"
+        );
+        let recorded = FailureDetail::new(failure(ExitCause::Code(1)), Some("own words\nx"), &output, false);
+        assert_eq!(recorded.message(), "own words");
+        let bare = FailureDetail::bare(failure(ExitCause::Signal(11)));
+        assert_eq!(
+            Summary { detail: &bare, node_rank: None, host: "b" }.to_string(),
+            "rank 13 (local rank 5, host b, pid 4711): killed by SIGSEGV"
+        );
+        let oom = WorkerFailure { out_of_memory: true, ..failure(ExitCause::Signal(9)) };
+        assert!(
+            Summary { detail: &FailureDetail::bare(oom), node_rank: None, host: "b" }
+                .to_string()
+                .ends_with("pid 4711): killed by the kernel's OOM killer")
+        );
+    }
+
+    #[test]
+    fn what_is_received_is_bounded_and_plain_whatever_it_was() {
+        let lines = vec!["\x1b[2J".repeat(9) + "a"; 30];
+        let received = FailureDetail::received(failure(ExitCause::Code(1)), "b\x07\nc", &lines, true);
+        assert_eq!((received.message(), received.lines().len()), ("b", MAX_LINES));
+        assert!(received.lines().iter().all(|line| line == "a"), "{received:?}");
+        let long = vec!["x".repeat(3000); 3];
+        let received = FailureDetail::received(failure(ExitCause::Code(1)), "", &long, false);
+        assert_eq!(received.lines().len(), 1);
+    }
+}
