@@ -17,6 +17,7 @@
 
 mod child;
 mod listener;
+mod memory_file;
 mod parent;
 #[doc(hidden)]
 pub mod readers;
