@@ -8,14 +8,11 @@ use std::{
     process::Command,
 };
 
-/// Digits of a commit that are shown.
-const DIGITS: usize = 12;
-
 fn main() {
     println!("cargo::rerun-if-env-changed=DLROVER_BUILD_COMMIT");
     println!("cargo::rerun-if-changed=build.rs");
     let given = env::var("DLROVER_BUILD_COMMIT").ok().filter(|commit| !commit.is_empty());
-    let commit = given.or_else(of_this_checkout).map(|commit| commit.chars().take(DIGITS).collect::<String>());
+    let commit = given.or_else(of_this_checkout);
     let target = env::var("TARGET").unwrap_or_else(|_| "unknown target".to_owned());
     let build = commit.into_iter().chain([target]).collect::<Vec<_>>().join(", ");
     println!("cargo::rustc-env=DLROVER_BUILD={build}");
@@ -33,7 +30,7 @@ fn of_this_checkout() -> Option<String> {
     if let Some(branch) = git(&tree, &["symbolic-ref", "--quiet", "HEAD"]) {
         watch(&tree, &branch);
     }
-    git(&tree, &["rev-parse", "HEAD"])
+    git(&tree, &["rev-parse", "--short=12", "HEAD"])
 }
 
 /// Runs this script again when a file of git changes. One that is not there yet, such as a packed branch's, would run
