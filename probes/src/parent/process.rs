@@ -5,7 +5,7 @@
 //! before Linux 5.3 the id counts only while its start time is the same.
 
 use std::{
-    fs::{self, File},
+    fs,
     io::{self, Seek as _, Write as _},
     os::{
         fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd},
