@@ -39,8 +39,8 @@ fn write_pages(command: Command, folder: &Path) -> io::Result<()> {
     command.build();
     for subcommand in command.get_subcommands() {
         let name = format!("{name}-{}", subcommand.get_name());
-        // Only the display name has two words.
-        write_page(subcommand.clone().name(name), folder)?;
+        // Names live as long as the program, which ends after the last page.
+        write_page(subcommand.clone().name(&*name.leak()), folder)?;
     }
     write_page(command, folder)
 }
