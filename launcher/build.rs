@@ -36,7 +36,9 @@ fn of_this_checkout() -> Option<String> {
 /// Runs this script again when a file of git changes. One that is not there yet, such as a packed branch's, would run
 /// it every time: the folder is watched instead, in which it will be made.
 fn watch(tree: &Path, name: &str) {
-    let Some(path) = git(tree, &["rev-parse", "--git-path", name]).map(|path| tree.join(path)) else { return };
+    let Some(path) = git(tree, &["rev-parse", "--git-path", name]).map(|path| tree.join(path)) else {
+        return;
+    };
     if let Some(there) = path.ancestors().find(|path| path.exists()) {
         println!("cargo::rerun-if-changed={}", there.display());
     }

@@ -45,7 +45,8 @@ pub fn entry(args: &[OsString], env: Vec<(OsString, OsString)>, host: &dyn Host)
         Ok(Request::Version) => Action::Print { text: help::version() },
         Ok(Request::Completion(shell)) => Action::Print { text: completion::script(&shell) },
         Ok(Request::Run(cli)) => {
-            let shadowed = args.first().and_then(|program| shadowed::notice(program, Environment(&env), host));
+            let shadowed =
+                args.first().and_then(|program| shadowed::notice(program, Environment(&env), host));
             match resolve::resolve(cli, env, host) {
                 Ok(mut plan) => {
                     plan.notices.extend(shadowed);

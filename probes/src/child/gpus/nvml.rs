@@ -101,7 +101,9 @@ pub(super) fn open() -> Result<Library, NvmlError> {
 fn absence(error: &NvmlError) -> String {
     match error {
         NvmlError::LibloadingError(_) => "no NVML: libnvidia-ml.so.1 not found".into(),
-        NvmlError::LibraryNotFound => "NVML is not asked: a static program cannot load libnvidia-ml.so.1".into(),
+        NvmlError::LibraryNotFound => {
+            "NVML is not asked: a static program cannot load libnvidia-ml.so.1".into()
+        }
         NvmlError::DriverNotLoaded => "the NVIDIA driver is not loaded".into(),
         other => format!("NVML does not initialize: {other}"),
     }
