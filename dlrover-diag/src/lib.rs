@@ -20,11 +20,12 @@ use launcher::{
     clap_error,
     environment::Environment,
     failure::{FAILED, print_line},
+    version::VERSION,
 };
 
 /// Inspects running jobs and the cluster they run on
 #[derive(Debug, Parser)]
-#[command(name = "dlrover-diag", version, arg_required_else_help = true)]
+#[command(name = "dlrover-diag", version = VERSION, arg_required_else_help = true)]
 struct Arguments {
     #[command(subcommand)]
     subcommand: Subcommand,
@@ -39,6 +40,12 @@ enum Subcommand {
     Rehearse(Box<rehearse::Arguments>),
     Topo(topo::Arguments),
     Switchbox(switchbox::Arguments),
+}
+
+/// All subcommands and arguments, as `clap` knows them.
+#[must_use]
+pub fn command() -> clap::Command {
+    <Arguments as clap::CommandFactory>::command()
 }
 
 /// `dlrover-diag`: runs its subcommand and returns the exit code.

@@ -11,6 +11,7 @@ use crate::{
     host::Host,
     invalid::Invalid,
     resolve::{self, LaunchPlan},
+    shadowed,
     usage::UsageError,
 };
 
@@ -43,10 +44,17 @@ pub fn entry(args: &[OsString], env: Vec<(OsString, OsString)>, host: &dyn Host)
         Ok(Request::Help) => Action::Print { text: help::text() },
         Ok(Request::Version) => Action::Print { text: help::version() },
         Ok(Request::Completion(shell)) => Action::Print { text: completion::script(&shell) },
-        Ok(Request::Run(cli)) => match resolve::resolve(cli, env, host) {
-            Ok(plan) => Action::Run(Box::new(plan)),
-            Err(invalid) => Action::from(invalid),
-        },
+        Ok(Request::Run(cli)) => {
+            let shadowed =
+                args.first().and_then(|program| shadowed::notice(program, Environment(&env), host));
+            match resolve::resolve(cli, env, host) {
+                Ok(mut plan) => {
+                    plan.notices.extend(shadowed);
+                    Action::Run(Box::new(plan))
+                }
+                Err(invalid) => Action::from(invalid),
+            }
+        }
         Err(CannotRead::Usage(error)) => Action::from(error),
         Err(CannotRead::Invalid(invalid)) => Action::from(invalid),
     }

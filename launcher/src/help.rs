@@ -3,7 +3,10 @@
 
 use clap::{Arg, ArgAction, Command, builder::PossibleValuesParser};
 
-use crate::options::{Kind, OPTIONS, OptionSpec};
+use crate::{
+    options::{Kind, OPTIONS, OptionSpec},
+    version::VERSION,
+};
 
 /// The line above every error about the command line.
 pub const USAGE: &str = "usage: dlrover-run [options] training_script [training_script_args...]";
@@ -58,9 +61,6 @@ const TEMPLATE: &str = "{usage-heading} {usage}\n\n{about}\n\n{all-args}{after-h
 /// The width of help: the same everywhere, so that its text can be quoted.
 const WIDTH: usize = 100;
 
-/// The version of this launcher.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
-
 /// The text of `--version`.
 #[must_use]
 pub(crate) fn version() -> String {
@@ -74,7 +74,8 @@ pub fn text() -> String {
 }
 
 /// All options, as `clap` knows them.
-pub(crate) fn command() -> Command {
+#[must_use]
+pub fn command() -> Command {
     let command = Command::new("dlrover-run")
         .about(ABOUT)
         .after_help(after_help())

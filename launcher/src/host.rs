@@ -4,8 +4,9 @@ use std::{
     collections::BTreeSet,
     env,
     ffi::OsStr,
-    fs::File,
+    fs::{self, File},
     io::{self, Read as _},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
@@ -29,6 +30,10 @@ pub trait Host {
     fn root(&self) -> &Path;
     /// The folder of our own executable.
     fn own_dir(&self) -> Option<PathBuf>;
+    /// Our own executable, its links resolved.
+    fn own_path(&self) -> Option<PathBuf>;
+    /// Whether this is our own executable, by whatever name or link.
+    fn is_this_program(&self, path: &Path) -> bool;
     /// Whether this is a file that may be executed.
     fn is_program(&self, path: &Path) -> bool;
     /// Whether this user may read what is there, or execute it.
@@ -83,6 +88,16 @@ impl Host for ThisHost {
 
     fn own_dir(&self) -> Option<PathBuf> {
         Some(env::current_exe().ok()?.parent()?.to_owned())
+    }
+
+    fn own_path(&self) -> Option<PathBuf> {
+        env::current_exe().ok()
+    }
+
+    fn is_this_program(&self, path: &Path) -> bool {
+        let identity = |path: &Path| fs::metadata(path).map(|it| (it.dev(), it.ino())).ok();
+        let other = identity(path);
+        other.is_some() && other == identity(Path::new("/proc/self/exe"))
     }
 
     fn is_program(&self, path: &Path) -> bool {

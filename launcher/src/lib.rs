@@ -29,6 +29,7 @@ mod python_number;
 mod remedy;
 mod rendezvous;
 mod run;
+mod shadowed;
 mod telemetry;
 #[cfg(test)]
 mod testing;
@@ -50,6 +51,7 @@ pub mod numbers;
 pub mod options;
 pub mod resolve;
 pub mod status_socket;
+pub mod version;
 
 pub use box_pairs::BoxPair;
 

@@ -53,6 +53,12 @@ enum End {
     Signal(i32),
 }
 
+/// All arguments, as `clap` knows them.
+#[must_use]
+pub fn command() -> clap::Command {
+    arguments::command()
+}
+
 /// `dlrover-master`: serves one job and returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {

@@ -123,6 +123,13 @@ pub(crate) fn resolve(
     let local_addr = Some(cli.text(Flag::LocalAddr)?).filter(|addr| !addr.is_empty()).map(str::to_owned);
     let role = cli.text(Flag::Role)?.to_owned();
     without_effect(&cli, &mut notices)?;
+    if !probes::LOADS_LIBRARIES && devices.kind() == Some("nvidia") {
+        notices.push(
+            "this dlrover-run is static and cannot load NVIDIA's libraries: its checks compute on no accelerator; the \
+             wheel and the other tarball can"
+                .to_owned(),
+        );
+    }
     if environment.get("TORCHELASTIC_ENABLE_FILE_TIMER").is_some_and(|value| value == "1") {
         notices.push(
             "`TORCHELASTIC_ENABLE_FILE_TIMER=1` is ignored: this launcher has no timer server, and workers get no \

@@ -89,6 +89,14 @@ impl Host for FakeHost {
         Some("/opt/dlrover/bin".into())
     }
 
+    fn own_path(&self) -> Option<PathBuf> {
+        Some("/opt/dlrover/bin/dlrover-run".into())
+    }
+
+    fn is_this_program(&self, path: &Path) -> bool {
+        Some(path) == self.own_path().as_deref()
+    }
+
     fn is_program(&self, path: &Path) -> bool {
         self.programs.iter().any(|program| program == path)
     }

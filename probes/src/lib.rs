@@ -17,6 +17,7 @@
 
 mod child;
 mod listener;
+mod memory_file;
 mod parent;
 #[doc(hidden)]
 pub mod readers;
@@ -54,6 +55,10 @@ pub use self::{
 
 /// The name under which the program runs as a probe.
 pub const NAME: &str = "dlrover-probe";
+
+/// Whether this program can load libraries of the host, such as NVIDIA's. A static one cannot: glibc's `dlopen` would
+/// bring in a second C library, of the host's version.
+pub const LOADS_LIBRARIES: bool = !cfg!(target_feature = "crt-static");
 
 /// From SIGTERM to SIGKILL, for our own probes.
 pub const GRACE: Duration = Duration::from_secs(1);

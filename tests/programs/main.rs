@@ -5,3 +5,5 @@
 mod probe_hook;
 mod refused_at_start;
 mod rooms;
+mod shadowed;
+mod versions;

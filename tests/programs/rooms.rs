@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 /// Each crate, and the crates of the workspace that it may depend on. Pure crates do not depend on shells.
-const CRATES: [(&str, &[&str]); 11] = [
+const CRATES: [(&str, &[&str]); 12] = [
     ("diagnosis", &[]),
     ("rules", &["diagnosis"]),
     ("store", &[]),
@@ -14,6 +14,7 @@ const CRATES: [(&str, &[&str]); 11] = [
     ("master", &["diagnosis", "master-proto", "processes", "rules"]),
     ("launcher", &["agent", "diagnosis", "master", "master-proto", "probes", "processes", "rules"]),
     ("dlrover-diag", &["agent", "diagnosis", "launcher", "master-proto", "probes", "rules"]),
+    ("packaging/wheel", &["dlrover-diag", "launcher"]),
     ("benches", &["agent", "diagnosis", "launcher", "master", "master-proto", "rules", "store"]),
 ];
 

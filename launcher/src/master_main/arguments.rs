@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, Command, CommandFactory as _, Parser, builder::PossibleValuesParser};
 
-use crate::{metrics_compat::METRICS_COMPAT, numbers::whole, options::Flag};
+use crate::{metrics_compat::METRICS_COMPAT, numbers::whole, options::Flag, version::VERSION};
 
 /// Arguments of dlrover's own master that change nothing here, spelled with `-`: those of its `args.py`, and those that
 /// its operator makes of a job's annotations.
@@ -33,7 +33,7 @@ pub(super) const OF_DLROVER: [&str; 17] = [
 #[derive(Debug, Parser)]
 #[command(
     name = "dlrover-master",
-    version,
+    version = VERSION,
     args_override_self = true,
     after_help = "\
 Exit codes:

@@ -5,7 +5,7 @@
 //! before Linux 5.3 the id counts only while its start time is the same.
 
 use std::{
-    fs::{self, File},
+    fs,
     io::{self, Seek as _, Write as _},
     os::{
         fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd},
@@ -18,14 +18,13 @@ use nix::{
     errno::Errno,
     libc,
     sys::{
-        memfd::{MFdFlags, memfd_create},
         prctl,
         signal::{SigSet, SigmaskHow, Signal, sigprocmask},
     },
     unistd::{Pid, getpid, getppid, setpgid},
 };
 
-use crate::{NAME, ProbeProgram, listener::Listener, wire::Task};
+use crate::{NAME, ProbeProgram, listener::Listener, memory_file::memory_file, wire::Task};
 use processes::{
     launcher_id::VARIABLE,
     tree::{self, signal_one},
@@ -69,9 +68,7 @@ pub(super) fn start(
 ) -> Result<(Process, Pipes), StartError> {
     let plan = serde_json::to_vec(task).map_err(|error| StartError::Plan(error.into()))?;
     // A file in memory: it has room for any plan, and nothing has to write while the probe reads.
-    let mut file = File::from(
-        memfd_create(c"dlrover-probe-plan", MFdFlags::MFD_CLOEXEC).map_err(|e| StartError::Plan(e.into()))?,
-    );
+    let mut file = memory_file(c"dlrover-probe-plan").map_err(StartError::Plan)?;
     file.write_all(&plan).and_then(|()| file.rewind()).map_err(StartError::Plan)?;
     let mut command = Command::new(&program.path);
     command.arg0(NAME).stdin(file).stdout(Stdio::piped()).stderr(Stdio::piped());

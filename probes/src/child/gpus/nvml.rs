@@ -17,6 +17,7 @@ use nvml_wrapper::{
 };
 
 use super::{Collector, Source, bus};
+use crate::LOADS_LIBRARIES;
 
 /// The first is the driver's own file, the second the link of a development package.
 const NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
@@ -86,6 +87,9 @@ impl Nvml {
 /// # Errors
 /// When it is missing, or the driver does not answer.
 pub(super) fn open() -> Result<Library, NvmlError> {
+    if !LOADS_LIBRARIES {
+        return Err(NvmlError::LibraryNotFound);
+    }
     let open = |name: &str| Library::builder().lib_path(name.as_ref()).flags(InitFlags::NO_GPUS).init();
     let [first, second] = NAMES;
     open(first).or_else(|error| match error {
@@ -97,6 +101,9 @@ pub(super) fn open() -> Result<Library, NvmlError> {
 fn absence(error: &NvmlError) -> String {
     match error {
         NvmlError::LibloadingError(_) => "no NVML: libnvidia-ml.so.1 not found".into(),
+        NvmlError::LibraryNotFound => {
+            "NVML is not asked: a static program cannot load libnvidia-ml.so.1".into()
+        }
         NvmlError::DriverNotLoaded => "the NVIDIA driver is not loaded".into(),
         other => format!("NVML does not initialize: {other}"),
     }

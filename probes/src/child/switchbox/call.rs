@@ -2,7 +2,6 @@
 
 use std::{
     ffi::OsString,
-    fs::File,
     io::{self, Read, Seek as _, Write as _},
     os::unix::process::CommandExt as _,
     path::PathBuf,
@@ -13,14 +12,11 @@ use std::{
 };
 
 use diagnosis::switchbox::{Trouble, Wrong};
-use nix::{
-    sys::memfd::{MFdFlags, memfd_create},
-    unistd::getpid,
-};
+use nix::unistd::getpid;
 use rules::{failure::ExitCause, signal_name::signal_text};
 
 use super::mxom::shown;
-use crate::child::session::in_a_session_of_its_own;
+use crate::{child::session::in_a_session_of_its_own, memory_file::memory_file};
 use processes::tree;
 
 /// More output than any result has. Longer output is cut off.
@@ -78,7 +74,7 @@ impl Call {
     /// The error of the system.
     pub(super) fn start(spec: &Spec) -> io::Result<Self> {
         // A file in memory: nothing has to write while the program reads.
-        let mut input = File::from(memfd_create(c"switchbox-request", MFdFlags::MFD_CLOEXEC)?);
+        let mut input = memory_file(c"switchbox-request")?;
         input.write_all(&spec.input)?;
         input.rewind()?;
         let mut command = Command::new(&spec.program);

@@ -19,6 +19,7 @@ use diagnosis::switchbox::{Path, SocketPair, Trouble, Wrong};
 
 use super::contract::{Measured, Response};
 use crate::{
+    LOADS_LIBRARIES,
     child::pattern::{BLOCK, Pattern},
     wire::switchbox::{Direction, Request},
 };
@@ -33,7 +34,7 @@ const SHARE: u64 = 4;
 pub(super) fn measure(request: &Request) -> Response {
     let mut response = Response::new("cuda", 0);
     // SAFETY: loads and unloads the library, whose constructors are the driver's own.
-    if !unsafe { is_culib_present() } {
+    if !LOADS_LIBRARIES || !unsafe { is_culib_present() } {
         response.devices = None;
         let wrong = Wrong::new(Trouble::ToolMissing, "libcuda.so.1, NVIDIA's driver, cannot be loaded");
         response.fail(&request.pairs, &wrong);

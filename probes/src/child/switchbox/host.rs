@@ -4,7 +4,6 @@
 //! same time, each on a core of its own if there are two. Every byte is compared.
 
 use std::{
-    fs::File,
     io, ptr, slice,
     sync::atomic::{AtomicU64, Ordering},
     thread,
@@ -15,17 +14,14 @@ use diagnosis::switchbox::{Path, SocketPair, Trouble, Wrong};
 use nix::{
     libc,
     sched::{CpuSet, sched_getaffinity, sched_setaffinity},
-    sys::{
-        memfd::{MFdFlags, memfd_create},
-        prctl,
-        signal::Signal,
-    },
+    sys::{prctl, signal::Signal},
     unistd::{ForkResult, Pid, fork},
 };
 
 use super::contract::{Measured, Response};
 use crate::{
     child::pattern::{BLOCK, Pattern},
+    memory_file::memory_file,
     wire::switchbox::{Direction, Request},
 };
 
@@ -124,7 +120,7 @@ struct Mapping {
 
 impl Mapping {
     fn new() -> io::Result<Self> {
-        let file = File::from(memfd_create(c"switchbox-host", MFdFlags::MFD_CLOEXEC)?);
+        let file = memory_file(c"switchbox-host")?;
         file.set_len((PAGE + BYTES) as u64)?;
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
         // SAFETY: a new mapping of a file that is private to this process, of the same length.

@@ -1,0 +1,5 @@
+//! `dlrover-run` once more: maturin takes the programs of one crate.
+
+fn main() -> std::process::ExitCode {
+    launcher::main()
+}

@@ -1,0 +1,23 @@
+//! `--version` of every program: the release, the commit where it is known, the target.
+
+use std::process::Command;
+
+#[test]
+fn every_program_prints_release_and_target() {
+    for (program, name) in [
+        (env!("CARGO_BIN_EXE_dlrover-run-under-test"), "dlrover-run"),
+        (env!("CARGO_BIN_EXE_dlrover-master-under-test"), "dlrover-master"),
+        (env!("CARGO_BIN_EXE_dlrover-diag-under-test"), "dlrover-diag"),
+    ] {
+        let output = Command::new(program).arg("--version").output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let build = text
+            .strip_prefix(&format!("{name} {} (", env!("CARGO_PKG_VERSION")))
+            .and_then(|rest| rest.strip_suffix(")\n"));
+        let Some(build) = build else { panic!("{program}: {text}") };
+        let (commit, target) = build.split_once(", ").unwrap_or(("", build));
+        assert!(target.ends_with("-linux-gnu") || target.ends_with("-linux-musl"), "{text}");
+        let digits = commit.split('-').next().unwrap();
+        assert!(digits.bytes().all(|byte| byte.is_ascii_hexdigit()), "{text}");
+    }
+}
