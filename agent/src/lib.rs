@@ -39,7 +39,9 @@ pub use self::{
     config::{AgentConfig, EnvConfig, LogConfig, LogDir, MasterPort, WorkerCommand},
     error_file::{ErrorFile, ErrorFileError, read as read_error_file},
     guard::{Guard, frame, start as start_guard},
-    logs::{Console, Drained, GenerationLogs, LogError, Logs, Stream, TAIL_BYTES, plain},
+    logs::{
+        Console, Drained, GenerationLogs, LogError, LogFormat, LogStyle, Logs, Stream, TAIL_BYTES, plain,
+    },
     master_link::MasterAt,
     report::{Report, WorkerEvidence},
     status_client::{StatusClient, StatusError, StatusWatch},

@@ -127,6 +127,9 @@ pub(crate) enum Invalid {
     GpuList { given: Given, why: BadList },
     #[error("`{given}` is not one of {}", .choices.join(", "))]
     Choice { given: Given, choices: &'static [&'static str] },
+    /// Refused like an unreadable command line.
+    #[error("--quiet and --verbose contradict each other: give one of them")]
+    QuietAndVerbose,
     #[error("`{given}` is not usable: {why}")]
     BoxPairs { given: Given, why: String },
     #[error("`{given}` asks for more working pairs than the {pairs} of --box-pairs")]
@@ -160,6 +163,7 @@ impl Invalid {
         matches!(
             self,
             Self::NeedsNetworkCheck { .. }
+                | Self::QuietAndVerbose
                 | Self::LogsSpecs { .. }
                 | Self::BoxPairs { .. }
                 | Self::MinChannels { .. }

@@ -33,6 +33,7 @@ mod telemetry;
 mod testing;
 mod token_in_environment;
 mod usage;
+mod wrap;
 
 pub mod box_pairs;
 pub mod clap_error;

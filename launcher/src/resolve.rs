@@ -9,6 +9,7 @@ mod gpu_share;
 mod gpus;
 mod identity;
 mod job_master;
+pub(crate) mod log;
 mod nodes;
 mod nproc;
 mod output;
@@ -29,6 +30,7 @@ pub use self::checks::permille;
 pub use self::{
     checks::Checks,
     job_master::MasterPlan,
+    log::LogPlan,
     output::EventLog,
     rendezvous::{Rendezvous, ServeMaster},
 };
@@ -60,6 +62,8 @@ pub struct LaunchPlan {
     pub notices: Vec<String>,
     /// Exit with the root cause's own code instead of 1.
     pub propagate_exit_code: bool,
+    /// The launcher's own log.
+    pub log: LogPlan,
     /// Where the launcher's events go.
     pub event_log: EventLog,
     /// The checks before workers start.
@@ -98,6 +102,7 @@ pub(crate) fn resolve(
     let max_restarts = at_least_zero(&cli, Flag::MaxRestarts, "max_restarts must be >= 0")?.unwrap_or(0);
     let logs = output::resolve(&cli, environment, host, nodes.local_world_size, &mut notices)?;
     let event_log = output::event_log(&cli)?;
+    let log = log::resolve(&cli, environment)?;
     let (signals, signals_to_handle) = shutdown::signals(&cli, &mut notices)?;
     let shutdown_timeout = shutdown::timeout(&cli, environment)?;
     let command = command::resolve(&cli, environment, host, &mut notices)?;
@@ -193,6 +198,7 @@ pub(crate) fn resolve(
         local_addr,
         notices,
         propagate_exit_code: cli.is_on(Flag::PropagateExitCode),
+        log,
         event_log,
         checks,
         gpu_locks: gpus.locks,

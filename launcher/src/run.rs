@@ -7,7 +7,7 @@ use std::{
     rc::Rc,
     sync::mpsc as threads,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use agent::{
@@ -18,6 +18,7 @@ use rules::chain;
 use rules::{failure::Outcome, worker_group::Event};
 
 use tokio::time::timeout;
+use tracing::{Level, info};
 
 use crate::{
     activity,
@@ -26,7 +27,7 @@ use crate::{
     open_files,
     rendezvous::{RendezvousError, RendezvousSetup, set_up},
     resolve::{self, LaunchPlan},
-    status_socket, telemetry,
+    status_socket, telemetry, wrap,
 };
 
 /// The timeout of the sweep. A shorter run ends at most that much later.
@@ -77,14 +78,15 @@ pub fn run(mut plan: LaunchPlan) -> ExitCode {
     };
     let swept = Swept::default();
     let own_error_file = failure::own_error_file(&plan.agent.env.inherited);
+    console.set_log_style(plan.log.style);
     let code = match start(plan, id, guard, &console, &swept) {
         Ok(code) => code,
         Err(error) => {
             let message = format!("dlrover-run: error: {}", chain(&error));
             if let Err(error) = failure::record_own(&message, own_error_file.as_deref()) {
-                console.print(format!("dlrover-run: {}", chain(&error)));
+                console.log(Level::ERROR, chain(&error));
             }
-            console.print(message);
+            console.report(message);
             failure::FAILED
         }
     };
@@ -105,9 +107,12 @@ fn start(
     swept: &Swept,
 ) -> Result<u8, RunError> {
     for notice in &plan.notices {
-        console.print(format!("dlrover-run: {notice}"));
+        console.log(Level::WARN, notice);
     }
-    telemetry::start(console, &plan.agent.env.inherited);
+    let printer = console.clone();
+    telemetry::start(move |line| printer.print(line), &plan.log, &plan.agent.env.inherited);
+    activity::log_plan(&plan);
+    let began = Instant::now();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_stack_size(512 << 10)
@@ -135,12 +140,14 @@ fn start(
             message.push_str(&format!("  lost output: {loss}\n"));
         }
         let copied = failure::copy_root_cause(&report, &message, own_error_file.as_deref());
-        console.print(message);
+        console.report(wrap::for_stderr(console.log_style().format, message));
         if let Err(error) = copied {
-            console.print(format!("dlrover-run: {}", chain(&error)));
+            console.log(Level::ERROR, chain(&error));
         }
     }
-    Ok(exit_code(&report, propagate, &rendezvous))
+    let code = exit_code(&report, propagate, &rendezvous);
+    info!("the run ended after {:.1} s with exit code {code}", began.elapsed().as_secs_f64());
+    Ok(code)
 }
 
 fn event_log(plan: &LaunchPlan, console: &Console) -> Option<Rc<RefCell<EventLog>>> {
@@ -191,10 +198,9 @@ fn start_sweep(console: Console) -> threads::Receiver<()> {
                 0 => String::new(),
                 others => format!(" and {others} more"),
             };
-            console.print(format!(
-                "dlrover-run: killed pid {} ({}){others}, left behind by a dead launcher",
-                first.pid, first.name
-            ));
+            let text =
+                format!("killed pid {} ({}){others}, left behind by a dead launcher", first.pid, first.name);
+            console.log(Level::WARN, text);
         }
     });
     // Without a thread there is no sweep, and the next start makes up for it.
@@ -211,6 +217,10 @@ async fn meet_and_run(
     is_met: Rc<Cell<bool>>,
 ) -> Result<Report, RunError> {
     let logs = Logs::new(plan.agent.logs.clone(), &plan.agent.run_id.0, &plan.agent.role, console.clone())?;
+    match logs.run_dir() {
+        Some(folder) => info!("log folder: {}", folder.display()),
+        None => info!("log folder: none, no output is kept in files"),
+    }
     let RendezvousSetup { master, store, embedded, writes } = set_up(&mut plan, &console).await?;
     if let Err(error) = status_socket::serve(master.clone()) {
         tracing::warn!(%error, "dlrover-diag status of this node needs the address of the job master");
@@ -235,7 +245,7 @@ async fn meet_and_run(
                     return Err(RendezvousError::from(error).into());
                 }
                 // The workers continue, and the agent reconnects.
-                console.print(format!("dlrover-run: {}", chain(&error)));
+                console.log(Level::ERROR, chain(&error));
             }
         }
     };

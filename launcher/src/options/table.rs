@@ -2,8 +2,9 @@
 
 use super::{
     Kind::{Completion, Float, Help, Int, List, Pairs, Text, Version},
-    OptionSpec, choice, option, prints, switch,
+    OptionSpec, choice, count, option, prints, switch,
 };
+use crate::resolve::log::FORMATS;
 
 /// The section of the job master's options.
 pub(crate) const MASTER: &str = "Job master, where this launcher serves it (dlrover-master takes the same)";
@@ -134,6 +135,16 @@ super::options! {
             "The same for standard error and filtered_stderr.log";
         EventLogHandler = option("event-log-handler", "NAME", Text).default("null").of_torchrun(),
             "Where the launcher's events go: null (nowhere) or console (JSON lines on standard error)";
+    }
+    "The launcher's own output" {
+        LogFormat = choice("log-format", "FORMAT", FORMATS).default("text"),
+            "The form of the launcher's and the job master's own lines: text, or json (an object a line) [env: \
+             DLROVER_LOG_FORMAT]";
+        Quiet = switch("quiet").short('q'),
+            "Print only errors and the report of a failure";
+        Verbose = count("verbose").short('v'),
+            "Print what the launcher does: configuration, rendezvous, workers, log folder (as LOGLEVEL=INFO); -vv: \
+             every event";
     }
     "Devices and NUMA" {
         NumaBinding = choice("numa-binding", "MODE", &["node", "socket", "exclusive", "core-complex"])
