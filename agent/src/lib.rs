@@ -22,6 +22,7 @@ mod guard;
 mod logs;
 mod master_link;
 mod oom;
+mod planned;
 mod prober;
 mod questions;
 mod report;
@@ -43,6 +44,7 @@ pub use self::{
         Console, Drained, GenerationLogs, LogError, LogFormat, LogStyle, Logs, Stream, TAIL_BYTES, plain,
     },
     master_link::MasterAt,
+    planned::{PlannedStore, PlannedWorker, planned_run_dir, planned_worker},
     report::{Report, WorkerEvidence},
     status_client::{StatusClient, StatusError, StatusWatch},
     store_host::{Allowed, Reach, SharedStore, StoreHost, StoreHostError, StoreLimits, bind, bind_at},

@@ -222,7 +222,7 @@ fn ended_before(failed: Rank, ended: &[Rank]) -> String {
 }
 
 /// The meaning of an exit.
-fn explained(failure: &WorkerFailure) -> String {
+pub(crate) fn explained(failure: &WorkerFailure) -> String {
     let signal = match failure.cause {
         ExitCause::Code(code) => return format!("exit code {code}"),
         ExitCause::Signal(signal) => signal,
@@ -262,18 +262,23 @@ fn unkillable(unkillable: &[UnkillableProcess]) -> String {
 /// The end of a worker's standard error as lines that are marked as quoted. Foreign bytes: control characters
 /// but tabs are excluded, so that they cannot move the cursor of the terminal.
 fn last_lines(tail: &[u8]) -> String {
+    tail_lines(tail).iter().map(|line| format!("    | {line}\n")).collect()
+}
+
+/// The last lines that are not empty, without control characters.
+pub(crate) fn tail_lines(tail: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(tail);
     let lines: Vec<&str> = text.split(['\n', '\r']).filter(|line| !line.trim().is_empty()).collect();
     let first = lines.len().saturating_sub(TAIL_LINES);
-    let quoted = lines[first..].iter().map(|line| {
-        let plain: String = line.chars().filter(|c| !c.is_control() || *c == '\t').collect();
-        format!("    | {plain}\n")
-    });
-    quoted.collect()
+    let plain = |line: &&str| line.chars().filter(|c| !c.is_control() || *c == '\t').collect();
+    lines[first..].iter().map(plain).collect()
 }
 
 /// The failures with the times their own error files give (torchrun: the same).
-fn dated(group: &GroupFailure, evidence: &BTreeMap<LocalRank, WorkerEvidence>) -> Vec<WorkerFailure> {
+pub(crate) fn dated(
+    group: &GroupFailure,
+    evidence: &BTreeMap<LocalRank, WorkerEvidence>,
+) -> Vec<WorkerFailure> {
     let own_time = |failure: &WorkerFailure| {
         evidence.get(&failure.local_rank)?.error_file.as_ref()?.as_ref().ok()?.unix_secs
     };

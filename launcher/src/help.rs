@@ -59,7 +59,7 @@ const TEMPLATE: &str = "{usage-heading} {usage}\n\n{about}\n\n{all-args}{after-h
 const WIDTH: usize = 100;
 
 /// The version of this launcher.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The text of `--version`.
 #[must_use]

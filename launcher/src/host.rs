@@ -41,6 +41,12 @@ pub trait Host {
     fn is_file(&self, path: &Path) -> bool;
     /// Whether this is a folder that files can be made in.
     fn takes_files(&self, path: &Path) -> bool;
+    /// Whether a regular file can be made here, or replaced.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    fn may_replace(&self, path: &Path) -> io::Result<()>;
     /// The text of a small file; an endless file, or one that is not text, is an error.
     ///
     /// # Errors
@@ -100,6 +106,15 @@ impl Host for ThisHost {
 
     fn takes_files(&self, path: &Path) -> bool {
         path.is_dir() && access(path, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
+    }
+
+    fn may_replace(&self, path: &Path) -> io::Result<()> {
+        if path.metadata().is_ok_and(|found| !found.is_file()) {
+            return Err(io::Error::other("it exists and is not a regular file"));
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        Ok(access(folder, AccessFlags::W_OK | AccessFlags::X_OK)?)
     }
 
     fn read(&self, path: &Path) -> io::Result<String> {

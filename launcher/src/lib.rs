@@ -15,6 +15,7 @@ mod argv;
 mod child_failed;
 mod cli;
 mod completion;
+mod dry_run;
 mod embedded;
 mod endpoint_listener;
 mod events;
@@ -28,6 +29,7 @@ mod python_number;
 mod remedy;
 mod rendezvous;
 mod run;
+mod run_report;
 mod telemetry;
 #[cfg(test)]
 mod testing;

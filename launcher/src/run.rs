@@ -27,6 +27,7 @@ use crate::{
     open_files,
     rendezvous::{RendezvousError, RendezvousSetup, set_up},
     resolve::{self, LaunchPlan},
+    run_report::RunReport,
     status_socket, telemetry, wrap,
 };
 
@@ -67,19 +68,26 @@ pub fn run(mut plan: LaunchPlan) -> ExitCode {
     let _held_till_the_end = std::mem::take(&mut plan.gpu_locks);
     // First, while there is no thread: see `start_guard`.
     let id = LauncherId::of_this_process();
+    let run_report = RunReport::new(&plan);
+    let cannot_run = |error: RunError| {
+        if let Err(error) = run_report.write_start_error(&error) {
+            failure::print_line(format_args!("dlrover-run: {}", chain(&error)));
+        }
+        failure::cannot_run(&error)
+    };
     let guard = match start_guard(Cgroup::make(&id)) {
         Ok(guard) => guard,
-        Err(source) => return failure::cannot_run(&RunError::Guard(source)),
+        Err(source) => return cannot_run(RunError::Guard(source)),
     };
     open_files::raise();
     let console = match Console::of_process() {
         Ok(console) => console,
-        Err(source) => return failure::cannot_run(&RunError::Console(source)),
+        Err(source) => return cannot_run(RunError::Console(source)),
     };
     let swept = Swept::default();
     let own_error_file = failure::own_error_file(&plan.agent.env.inherited);
     console.set_log_style(plan.log.style);
-    let code = match start(plan, id, guard, &console, &swept) {
+    let code = match start(plan, id, guard, &console, &swept, &run_report) {
         Ok(code) => code,
         Err(error) => {
             let message = format!("dlrover-run: error: {}", chain(&error));
@@ -87,6 +95,9 @@ pub fn run(mut plan: LaunchPlan) -> ExitCode {
                 console.log(Level::ERROR, chain(&error));
             }
             console.report(message);
+            if let Err(error) = run_report.write_start_error(&error) {
+                console.log(Level::ERROR, chain(&error));
+            }
             failure::FAILED
         }
     };
@@ -105,6 +116,7 @@ fn start(
     guard: Guard,
     console: &Console,
     swept: &Swept,
+    run_report: &RunReport,
 ) -> Result<u8, RunError> {
     for notice in &plan.notices {
         console.log(Level::WARN, notice);
@@ -128,7 +140,8 @@ fn start(
     let own_error_file = failure::own_error_file(&plan.agent.env.inherited);
     let events = event_log(&plan, console);
     let is_met = Rc::new(Cell::new(false));
-    let observer = observer(events.clone(), console.clone(), Rc::clone(swept), Rc::clone(&is_met));
+    let observer =
+        observer(events.clone(), console.clone(), Rc::clone(swept), Rc::clone(&is_met), run_report.clone());
     let report = runtime.block_on(meet_and_run(plan, id, guard, console.clone(), observer, is_met))?;
     if let Some(events) = events {
         events.borrow().ended(&report);
@@ -146,6 +159,9 @@ fn start(
         }
     }
     let code = exit_code(&report, propagate, &rendezvous);
+    if let Err(error) = run_report.write(&report, code) {
+        console.log(Level::ERROR, chain(&error));
+    }
     info!("the run ended after {:.1} s with exit code {code}", began.elapsed().as_secs_f64());
     Ok(code)
 }
@@ -169,6 +185,7 @@ fn observer(
     console: Console,
     swept: Swept,
     is_met: Rc<Cell<bool>>,
+    run_report: RunReport,
 ) -> Observer {
     Box::new(move |event, effects| {
         if matches!(event, Event::MasterBack) {
@@ -178,6 +195,7 @@ fn observer(
             *swept.borrow_mut() = Some(start_sweep(console.clone()));
         }
         activity::log_event(event, effects);
+        run_report.observe(event, effects);
         if let Some(events) = &events {
             events.borrow_mut().observe(event, effects);
         }

@@ -42,6 +42,7 @@ use tonic::{
 pub use self::journal::crash::crash_at;
 pub use self::{
     admission::max_connections,
+    file_replacement::replace_file,
     http::{HttpError, Web, open_http},
     journal::JournalError,
     log::{Log, LogLine},

@@ -36,6 +36,7 @@ pub use error::LogError;
 pub use generation_logs::{Drained, GenerationLogs};
 pub use log_style::{LogFormat, LogStyle};
 pub use plain::plain;
+pub(crate) use run_dir::planned_folder;
 pub use run_logs::Logs;
 pub use stream::Stream;
 pub use tail::TAIL_BYTES;

@@ -145,6 +145,9 @@ super::options! {
         Verbose = count("verbose").short('v'),
             "Print what the launcher does: configuration, rendezvous, workers, log folder (as LOGLEVEL=INFO); -vv: \
              every event";
+        ReportJson = option("report-json", "FILE", Text),
+            "Write the outcome of the run to this file at its end, as JSON (dlrover.run-report/v1) [env: \
+             DLROVER_REPORT_JSON]";
     }
     "Devices and NUMA" {
         NumaBinding = choice("numa-binding", "MODE", &["node", "socket", "exclusive", "core-complex"])
@@ -245,6 +248,9 @@ super::options! {
             "Has no effect here";
     }
     "Information" {
+        DryRun = switch("dry-run"),
+            "Print what a run would do (what serves the job master, checks, accelerators, each worker's command and \
+             environment), start nothing, and exit with 0";
         PrintCompletion = option("print-completion", "SHELL", Completion(SHELLS)).of_torchrun(),
             "Print a completion script for bash, zsh or tcsh";
         Help = prints("help", Help).short('h').of_torchrun(),
