@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     env,
     ffi::OsStr,
-    fs::File,
+    fs::{self, File},
     io::{self, Read as _},
     path::{Path, PathBuf},
 };
@@ -109,12 +109,11 @@ impl Host for ThisHost {
     }
 
     fn may_replace(&self, path: &Path) -> io::Result<()> {
-        if path.metadata().is_ok_and(|found| !found.is_file()) {
-            return Err(io::Error::other("it exists and is not a regular file"));
-        }
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folder = folder.unwrap_or(Path::new("."));
-        Ok(access(folder, AccessFlags::W_OK | AccessFlags::X_OK)?)
+        may_make(path)?;
+        // Some file systems allow what they then refuse.
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(format!(".{}.tmp", std::process::id()));
+        File::create(&temporary).and_then(|_| fs::remove_file(&temporary))
     }
 
     fn read(&self, path: &Path) -> io::Result<String> {
@@ -142,4 +141,13 @@ impl Host for ThisHost {
     fn lock_gpu_choice(&self, env: Environment<'_>) -> Option<GpuLock> {
         locks::lock_choice(env)
     }
+}
+
+/// Whether the permissions let a regular file be made here, or replaced. Nothing is made.
+pub(crate) fn may_make(path: &Path) -> io::Result<()> {
+    if path.metadata().is_ok_and(|found| !found.is_file()) {
+        return Err(io::Error::other("it exists and is not a regular file"));
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    Ok(access(folder.unwrap_or(Path::new(".")), AccessFlags::W_OK | AccessFlags::X_OK)?)
 }

@@ -144,12 +144,14 @@ fn the_masters_lines_are_objects_too() {
 #[test]
 fn a_launcher_that_serves_the_master_names_it() {
     let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", support::free_port());
-    let job = Cluster::of_lines(programs!());
-    let line = job.line().flags(["--nnodes=1", "--rdzv-backend=c10d", "--rdzv-conf=is_host=true", &endpoint]);
-    let run = line.flags(["--nnodes=1:2", "--log-format=json"]).start();
-    let _world = job.await_world(1, 0);
-    job.go();
-    let runs = job.finish([run], 0);
-    let lines: Vec<Value> = runs[0].stderr.lines().map(object).collect();
-    assert!(lines.iter().any(|line| line["target"] == "dlrover-master"), "{:#?}", runs[0]);
+    // The master reports the round that is over.
+    let run = Launch::new(programs!().launcher)
+        .flags(["--nnodes=1:2", "--rdzv-backend=c10d", &endpoint, "--rdzv-conf=lastcall_timeout=0"])
+        .flags(["--max-restarts=1", "--log-format=json"])
+        .steps(&["@0 exit 3"]);
+    let run = run.finish().expect_code(0);
+    let lines: Vec<Value> = run.stderr.lines().map(object).collect();
+    let ours = |line: &&Value| line["target"] == "dlrover-master";
+    let message = lines.iter().find(ours).and_then(|line| line["message"].as_str()).unwrap_or_default();
+    assert!(message.starts_with("round 0 is over"), "{run:#?}");
 }
