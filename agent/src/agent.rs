@@ -27,7 +27,7 @@ use tokio::{
     task::JoinSet,
     time::sleep_until,
 };
-use tracing::{debug, warn};
+use tracing::{Level, debug, warn};
 
 use crate::{
     arrivals::{self, Connected},
@@ -167,8 +167,10 @@ impl Agent {
         let (input_sender, inputs) = mpsc::channel(QUEUE);
         let unknown = signals::listen(&config.signals, &input_sender).map_err(AgentError::Signals)?;
         for name in unknown {
-            console
-                .print(format!("dlrover-run: --signals-to-handle: cannot handle a signal `{name}`; ignored"));
+            console.log(
+                Level::WARN,
+                format_args!("--signals-to-handle: cannot handle a signal `{name}`; ignored"),
+            );
         }
         let children = signal(SignalKind::child()).map_err(AgentError::Signals)?;
         let windows = signal(SignalKind::window_change()).map_err(AgentError::Signals)?;
@@ -400,7 +402,7 @@ impl Agent {
             Effect::KillTree => self.send_to_guard(&ToGuard::KillTree),
             Effect::Ask { round, jury, timeout, of_master } => self.ask(round, jury, timeout, of_master),
             Effect::AbandonTree => self.is_abandoned = true,
-            Effect::Notify(notice) => self.console.print(format!("dlrover-run: {notice}")),
+            Effect::Notify(notice) => self.console.log(Level::INFO, notice),
             Effect::ReportEnd { end } => self.send_to_master(ToMaster::End(end)),
             Effect::Finish { .. } => {}
         }

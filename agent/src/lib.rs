@@ -22,6 +22,7 @@ mod guard;
 mod logs;
 mod master_link;
 mod oom;
+mod planned;
 mod prober;
 mod questions;
 mod report;
@@ -39,8 +40,12 @@ pub use self::{
     config::{AgentConfig, EnvConfig, LogConfig, LogDir, MasterPort, WorkerCommand},
     error_file::{ErrorFile, ErrorFileError, read as read_error_file},
     guard::{Guard, frame, start as start_guard},
-    logs::{Console, Drained, GenerationLogs, LeftBy, LogError, Logs, Stream, TAIL_BYTES, plain},
+    logs::{
+        Console, Drained, GenerationLogs, LeftBy, LogError, LogFormat, LogStyle, Logs, Stream, TAIL_BYTES,
+        plain,
+    },
     master_link::MasterAt,
+    planned::{PlannedStore, PlannedWorker, planned_run_dir, planned_worker},
     report::{Report, WorkerEvidence},
     status_client::{StatusClient, StatusError, StatusWatch},
     store_host::{Allowed, Reach, SharedStore, StoreHost, StoreHostError, StoreLimits, bind, bind_at},

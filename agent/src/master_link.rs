@@ -15,7 +15,8 @@ use std::{
 use diagnosis::gpus::Inventory;
 use master_proto::{
     convert::{
-        ConvertError, Payload, StreamMessage, check_report, cut, detail_report, end_report, inventory_report, join_request,
+        ConvertError, Payload, StreamMessage, check_report, cut, detail_report, end_report, inventory_report,
+        join_request,
     },
     pb::{self, master_client::MasterClient},
     trust::NodeSecret,

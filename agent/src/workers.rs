@@ -89,7 +89,7 @@ fn merged(inherited: &[(OsString, OsString)], own: &[(&'static str, String)]) ->
 }
 
 /// A worker argument with `${local_rank}` filled in.
-fn worker_argument(argument: &[u8], local_rank: LocalRank) -> Vec<u8> {
+pub(crate) fn worker_argument(argument: &[u8], local_rank: LocalRank) -> Vec<u8> {
     substitute(argument, |name| (name == "local_rank").then(|| local_rank.to_string()))
 }
 

@@ -1,5 +1,5 @@
-//! The activity of a run, logged with `LOGLEVEL=INFO`: seats, starts and exits of workers, ends of rounds, and the
-//! connection to the job master. Failures are always reported, with messages of their own.
+//! The activity of a run, logged with `-v` or `LOGLEVEL=INFO`: configuration, rendezvous, seats, starts and exits of
+//! workers, ends of rounds, and the connection to the job master. Failures are always reported, with messages of their own.
 
 use diagnosis::counted::counted;
 use rules::{
@@ -9,6 +9,44 @@ use rules::{
     world::Assignment,
 };
 use tracing::info;
+
+use crate::resolve::{LaunchPlan, Rendezvous};
+
+/// Logs what will be run.
+pub(crate) fn log_plan(plan: &LaunchPlan) {
+    info!("configuration: {}", configuration(plan));
+    info!("rendezvous: {}", rendezvous(plan));
+}
+
+fn configuration(plan: &LaunchPlan) -> String {
+    let agent = &plan.agent;
+    let (min, max) = (agent.terms.min_nodes, agent.terms.max_nodes);
+    let nodes = if min == max { counted(max as usize, "node") } else { format!("{min} to {max} nodes") };
+    let command: Vec<_> = agent.command.argv.iter().map(|word| word.to_string_lossy()).collect();
+    format!(
+        "run id {}, {nodes}, {} on this node, max restarts {}, command: {}",
+        agent.run_id,
+        counted(agent.local_world_size as usize, "worker"),
+        agent.max_restarts,
+        command.join(" ")
+    )
+}
+
+/// Where the nodes meet, in a few words.
+pub(crate) fn rendezvous(plan: &LaunchPlan) -> String {
+    let asked = |rank: Option<rules::NodeRank>| match rank {
+        Some(rank) => format!(", as node rank {rank}"),
+        None => String::new(),
+    };
+    match &plan.rendezvous {
+        Rendezvous::Loopback => "this node alone".to_owned(),
+        Rendezvous::Master(endpoint) => {
+            format!("job master at {endpoint} (DLROVER_MASTER_ADDR){}", asked(plan.agent.node_rank))
+        }
+        Rendezvous::Static(endpoint) => format!("static, at {endpoint}{}", asked(plan.agent.node_rank)),
+        Rendezvous::C10d(endpoint) => format!("c10d, at {endpoint}{}", asked(plan.agent.node_rank)),
+    }
+}
 
 /// Logs an event of the agent and the effects that were decided.
 pub(crate) fn log_event(event: &Event, effects: &[Effect]) {

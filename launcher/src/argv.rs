@@ -96,12 +96,12 @@ pub(crate) fn read(words: &[OsString]) -> Result<Reading, UsageError> {
         loop {
             let spec = flag.spec();
             match spec.kind {
-                Kind::Switch | Kind::Help | Kind::Version => {
+                Kind::Switch | Kind::Count | Kind::Help | Kind::Version => {
                     let Some((value, grouped)) = explicit else {
                         if let Some(reading) = only_prints(spec) {
                             return Ok(reading);
                         }
-                        line.given.push((flag, OsString::new(), Value::Switch(true)));
+                        line.turn_on(flag);
                         break;
                     };
                     // `-mr3`: what follows a short switch is a short option again.
@@ -116,7 +116,7 @@ pub(crate) fn read(words: &[OsString]) -> Result<Reading, UsageError> {
                     if let Some(reading) = only_prints(spec) {
                         return Ok(reading);
                     }
-                    line.given.push((flag, OsString::new(), Value::Switch(true)));
+                    line.turn_on(flag);
                     flag = next;
                     explicit = short_value(tail).map(|tail| (tail.to_owned(), true));
                 }
@@ -159,6 +159,18 @@ fn only_prints(spec: &OptionSpec) -> Option<Reading> {
 }
 
 impl Line {
+    /// Adds an option without a value.
+    fn turn_on(&mut self, flag: Flag) {
+        let value = match flag.spec().kind {
+            Kind::Count => {
+                let before = self.given.iter().filter(|(other, ..)| *other == flag).count();
+                Value::Int(i64::try_from(before).unwrap_or(i64::MAX).saturating_add(1))
+            }
+            _ => Value::Switch(true),
+        };
+        self.given.push((flag, OsString::new(), value));
+    }
+
     fn set_script(&mut self, script: &OsStr, args: &[OsString]) -> Result<(), UsageError> {
         if let Some(word) = script.to_str().filter(|word| box_pairs::parse(word).is_some()) {
             return Err(UsageError::PairAsScript { word: word.to_owned() });
@@ -222,7 +234,7 @@ fn checked(spec: &OptionSpec, raw: &OsStr) -> Result<Value, UsageError> {
 pub(crate) fn convert(spec: &OptionSpec, raw: &OsStr) -> Option<Value> {
     match spec.kind {
         Kind::Switch => Some(Value::Switch(python_number::int(raw.to_str()?)? != 0)),
-        Kind::Int => Some(Value::Int(python_number::int(raw.to_str()?)?)),
+        Kind::Int | Kind::Count => Some(Value::Int(python_number::int(raw.to_str()?)?)),
         Kind::Float => Some(Value::Float(python_number::float(raw.to_str()?)?)),
         Kind::Text | Kind::Choice(_) | Kind::Completion(_) | Kind::Help | Kind::Version => {
             Some(Value::Text(raw.to_owned()))

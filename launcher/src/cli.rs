@@ -180,7 +180,11 @@ impl Cli {
     pub(crate) fn given(&self, flag: Flag) -> Given {
         let spec = flag.spec();
         match self.entry(flag) {
-            Some(Entry { value: Value::Switch(_), origin: Origin::CommandLine, .. }) => Given(flag.dashed()),
+            Some(Entry { origin: Origin::CommandLine, .. })
+                if matches!(spec.kind, Kind::Switch | Kind::Count) =>
+            {
+                Given(flag.dashed())
+            }
             Some(Entry { raw, origin: Origin::CommandLine, .. }) => {
                 Given(format!("{}={}", flag.dashed(), raw.to_string_lossy()))
             }

@@ -33,6 +33,7 @@ fn tcsh() -> String {
                 Some(format!(" 'n/--{}/({})/'", spec.long, choices.join(" ")))
             }
             Kind::Switch
+            | Kind::Count
             | Kind::Text
             | Kind::Int
             | Kind::Float

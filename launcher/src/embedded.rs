@@ -14,6 +14,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 use tokio_stream::wrappers::ReceiverStream;
+use tracing::Level;
 
 use crate::port_mux;
 
@@ -116,16 +117,19 @@ impl Embedded {
             select! {
                 ended = &mut end => {
                     if let Ok(Err(error)) = ended {
-                        console.print(format!("dlrover-run: {}", chain(&error)));
+                        console.log(Level::ERROR, chain(&error));
                     }
                     return;
                 }
                 () = &mut hurry => return,
                 () = sleep_until(wake) => match report_at.take() {
-                    Some(_) => console.print(format!(
-                        "dlrover-run: waiting up to {} s for the other nodes to receive the job's result",
-                        limit.as_secs()
-                    )),
+                    Some(_) => console.log(
+                        Level::INFO,
+                        format_args!(
+                            "waiting up to {} s for the other nodes to receive the job's result",
+                            limit.as_secs()
+                        ),
+                    ),
                     None => return,
                 },
             }

@@ -151,7 +151,7 @@ pub async fn open(
 }
 
 /// Whether a host that is written as an address, or as `localhost`, is this one.
-fn is_this_host(host: &str) -> bool {
+pub(crate) fn is_this_host(host: &str) -> bool {
     host.parse::<IpAddr>().map_or_else(
         |_| host.eq_ignore_ascii_case("localhost"),
         |address| address.is_loopback() || interface_addresses().contains(&address),

@@ -5,11 +5,13 @@ use std::ffi::OsString;
 use crate::{
     cli::{CannotRead, Request},
     completion,
+    dry_run::{self, DryHost},
     environment::Environment,
     failure::{FAILED, USAGE},
     help,
     host::Host,
     invalid::Invalid,
+    options::Flag,
     resolve::{self, LaunchPlan},
     shadowed,
     usage::UsageError,
@@ -44,6 +46,18 @@ pub fn entry(args: &[OsString], env: Vec<(OsString, OsString)>, host: &dyn Host)
         Ok(Request::Help) => Action::Print { text: help::text() },
         Ok(Request::Version) => Action::Print { text: help::version() },
         Ok(Request::Completion(shell)) => Action::Print { text: completion::script(&shell) },
+        Ok(Request::Run(cli)) if cli.is_on(Flag::DryRun) => {
+            let given = env.clone();
+            match resolve::resolve(cli, env, &DryHost(host)) {
+                Ok(plan) => match dry_run::text(&plan, &given) {
+                    Ok(text) => Action::Print { text },
+                    Err(error) => {
+                        Action::Refused { message: error.to_string(), exit_code: FAILED, usage: None }
+                    }
+                },
+                Err(invalid) => Action::from(invalid),
+            }
+        }
         Ok(Request::Run(cli)) => {
             let shadowed =
                 args.first().and_then(|program| shadowed::notice(program, Environment(&env), host));

@@ -259,7 +259,7 @@ fn ended_before(failed: Rank, ended: &[Rank]) -> String {
 }
 
 /// The meaning of an exit.
-fn explained(failure: &WorkerFailure) -> String {
+pub(crate) fn explained(failure: &WorkerFailure) -> String {
     let signal = match failure.cause {
         ExitCause::Code(code) => return format!("exit code {code}"),
         ExitCause::Signal(signal) => signal,
@@ -299,18 +299,23 @@ fn unkillable(unkillable: &[UnkillableProcess]) -> String {
 /// The end of a worker's standard error as lines that are marked as quoted. Foreign bytes: control characters
 /// but tabs are excluded, so that they cannot move the cursor of the terminal.
 fn last_lines(tail: &[u8]) -> String {
+    tail_lines(tail).iter().map(|line| format!("    | {line}\n")).collect()
+}
+
+/// The last lines that are not empty, without control characters.
+pub(crate) fn tail_lines(tail: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(tail);
     let lines: Vec<&str> = text.split(['\n', '\r']).filter(|line| !line.trim().is_empty()).collect();
     let first = lines.len().saturating_sub(TAIL_LINES);
-    let quoted = lines[first..].iter().map(|line| {
-        let plain: String = line.chars().filter(|c| !c.is_control() || *c == '\t').collect();
-        format!("    | {plain}\n")
-    });
-    quoted.collect()
+    let plain = |line: &&str| line.chars().filter(|c| !c.is_control() || *c == '\t').collect();
+    lines[first..].iter().map(plain).collect()
 }
 
 /// The failures with the times their own error files give (torchrun: the same).
-fn dated(group: &GroupFailure, evidence: &BTreeMap<LocalRank, WorkerEvidence>) -> Vec<WorkerFailure> {
+pub(crate) fn dated(
+    group: &GroupFailure,
+    evidence: &BTreeMap<LocalRank, WorkerEvidence>,
+) -> Vec<WorkerFailure> {
     let own_time = |failure: &WorkerFailure| {
         evidence.get(&failure.local_rank)?.error_file.as_ref()?.as_ref().ok()?.unix_secs
     };
@@ -474,7 +479,9 @@ mod tests {
         let mut parts = text.split("dlrover-run: ").skip(1);
         assert_eq!(
             parts.next(),
-            Some("root cause: rank 1 (local rank 1, host vm, pid 42): killed by the kernel's OOM killer: ValueError: boom\n")
+            Some(
+                "root cause: rank 1 (local rank 1, host vm, pid 42): killed by the kernel's OOM killer: ValueError: boom\n"
+            )
         );
         let before = parts.next().unwrap();
         assert!(
@@ -512,8 +519,7 @@ mod tests {
         }
     }
 
-    const OF_ANOTHER_NODE: &str =
-        "dlrover-run: root cause: rank 13 (local rank 5, node rank 1, host b, pid 4711): exit code 1: KeyError: 7\n";
+    const OF_ANOTHER_NODE: &str = "dlrover-run: root cause: rank 13 (local rank 5, node rank 1, host b, pid 4711): exit code 1: KeyError: 7\n";
 
     const ITS_LINES: &str = "  last lines of the standard error of rank 13 on node rank 1 (b, 10.0.0.2):\n    | Traceback \
                              (most recent call last):\n    |   x\n    | KeyError: 7\n";

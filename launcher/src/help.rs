@@ -122,6 +122,7 @@ fn argument(spec: &'static OptionSpec) -> Arg {
     }
     match spec.kind {
         Kind::Switch => argument.action(ArgAction::SetTrue),
+        Kind::Count => argument.action(ArgAction::Count),
         Kind::Help => argument.action(ArgAction::HelpShort),
         Kind::Version => argument.action(ArgAction::Version),
         Kind::Choice(choices) | Kind::Completion(choices) => {

@@ -46,6 +46,12 @@ pub trait Host {
     fn is_file(&self, path: &Path) -> bool;
     /// Whether this is a folder that files can be made in.
     fn takes_files(&self, path: &Path) -> bool;
+    /// Whether a regular file can be made here, or replaced.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    fn may_replace(&self, path: &Path) -> io::Result<()>;
     /// The text of a small file; an endless file, or one that is not text, is an error.
     ///
     /// # Errors
@@ -117,6 +123,14 @@ impl Host for ThisHost {
         path.is_dir() && access(path, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
     }
 
+    fn may_replace(&self, path: &Path) -> io::Result<()> {
+        may_make(path)?;
+        // Some file systems allow what they then refuse.
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(format!(".{}.tmp", std::process::id()));
+        File::create(&temporary).and_then(|_| fs::remove_file(&temporary))
+    }
+
     fn read(&self, path: &Path) -> io::Result<String> {
         let mut text = String::new();
         let read = File::open(path)?.take(LARGEST + 1).read_to_string(&mut text)?;
@@ -142,4 +156,13 @@ impl Host for ThisHost {
     fn lock_gpu_choice(&self, env: Environment<'_>) -> Option<GpuLock> {
         locks::lock_choice(env)
     }
+}
+
+/// Whether the permissions let a regular file be made here, or replaced. Nothing is made.
+pub(crate) fn may_make(path: &Path) -> io::Result<()> {
+    if path.metadata().is_ok_and(|found| !found.is_file()) {
+        return Err(io::Error::other("it exists and is not a regular file"));
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    Ok(access(folder.unwrap_or(Path::new(".")), AccessFlags::W_OK | AccessFlags::X_OK)?)
 }

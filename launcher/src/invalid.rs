@@ -127,6 +127,11 @@ pub(crate) enum Invalid {
     GpuList { given: Given, why: BadList },
     #[error("`{given}` is not one of {}", .choices.join(", "))]
     Choice { given: Given, choices: &'static [&'static str] },
+    #[error("`{given}`: the report of the run cannot be written there: {source}")]
+    Report { given: Given, source: std::io::Error },
+    /// Refused like an unreadable command line.
+    #[error("--quiet and --verbose contradict each other: give one of them")]
+    QuietAndVerbose,
     #[error("`{given}` is not usable: {why}")]
     BoxPairs { given: Given, why: String },
     #[error("`{given}` asks for more working pairs than the {pairs} of --box-pairs")]
@@ -160,6 +165,7 @@ impl Invalid {
         matches!(
             self,
             Self::NeedsNetworkCheck { .. }
+                | Self::QuietAndVerbose
                 | Self::LogsSpecs { .. }
                 | Self::BoxPairs { .. }
                 | Self::MinChannels { .. }

@@ -15,6 +15,7 @@ mod argv;
 mod child_failed;
 mod cli;
 mod completion;
+mod dry_run;
 mod embedded;
 mod endpoint_listener;
 mod events;
@@ -29,12 +30,14 @@ mod python_number;
 mod remedy;
 mod rendezvous;
 mod run;
+mod run_report;
 mod shadowed;
 mod telemetry;
 #[cfg(test)]
 mod testing;
 mod token_in_environment;
 mod usage;
+mod wrap;
 
 pub mod box_pairs;
 pub mod clap_error;

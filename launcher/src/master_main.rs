@@ -8,14 +8,16 @@ mod dlrover_args;
 mod listen;
 mod settings;
 
-use std::{future, io, process::ExitCode, sync::Arc};
+use std::{fmt, future, io, process::ExitCode, sync::Arc};
 
+use agent::{LogFormat, LogStyle};
 use clap::FromArgMatches as _;
 use master::{MasterConfig, MasterError, Web};
 use rules::chain;
 use rules::verdict::JobVerdict;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_stream::wrappers::TcpListenerStream;
+use tracing::Level;
 
 use self::{
     arguments::Arguments,
@@ -26,8 +28,11 @@ use crate::{
     clap_error,
     environment::Environment,
     failure::{FAILED, SIGNAL_BASE, SUCCEEDED, USAGE, print_line},
-    open_files, token_in_environment,
+    open_files, telemetry, token_in_environment,
 };
+
+/// The program's name in its messages.
+const NAME: &str = "dlrover-master";
 
 /// The master could not serve. The job may be fine. An ElasticJob's operator starts another one, as
 /// after any code but 1.
@@ -81,15 +86,17 @@ pub fn main() -> ExitCode {
     let settings = match Settings::read(&arguments, Environment(&env)) {
         Ok(settings) => settings,
         Err(error) => {
-            log_line(format_args!("error: {}", chain(&error)));
+            refuse(LogStyle::default(), &error);
             return ExitCode::from(USAGE);
         }
     };
+    let style = settings.log.style;
+    telemetry::start(print_bytes, &settings.log, &env);
     if let Some(open) = &settings.open {
-        log_line(open);
+        log_line(style, Level::WARN, open);
     }
     for notice in &settings.notices {
-        log_line(notice);
+        log_line(style, Level::WARN, notice);
     }
     let remembers = settings.state_dir.is_some();
     match serve(settings) {
@@ -101,22 +108,45 @@ pub fn main() -> ExitCode {
                 false => "start it again and the nodes report their state",
             };
             let name = if signal == SignalKind::interrupt().as_raw_value() { "SIGINT" } else { "SIGTERM" };
-            log_line(format_args!("stopped by {name} before the job was over; {next}"));
+            report(style, Level::WARN, format_args!("stopped by {name} before the job was over; {next}"));
             ExitCode::from(SIGNAL_BASE.saturating_add(u8::try_from(signal).unwrap_or_default()))
         }
         Err(MasterMainError::Serve(MasterError::Tls(error))) => {
-            log_line(format_args!("error: {}", chain(&error)));
+            refuse(style, &error);
             ExitCode::from(USAGE)
         }
         Err(error) => {
-            log_line(format_args!("error: {}", chain(&error)));
+            refuse(style, &error);
             ExitCode::from(CANNOT_SERVE)
         }
     }
 }
 
-fn log_line(words: impl std::fmt::Display) {
-    print_line(format_args!("dlrover-master: {words}"));
+/// Logs a message, unless it is not printed.
+fn log_line(style: LogStyle, level: Level, words: impl fmt::Display) {
+    if let Some(line) = style.message(level, NAME, &words.to_string()) {
+        print_line(line);
+    }
+}
+
+/// Logs how the job ended, or that the master stops.
+fn report(style: LogStyle, level: Level, words: impl fmt::Display) {
+    if let Some(line) = (LogStyle { is_quiet: false, ..style }).message(level, NAME, &words.to_string()) {
+        print_line(line);
+    }
+}
+
+/// Prints why the master does not serve.
+fn refuse(style: LogStyle, error: &dyn std::error::Error) {
+    let text = format!("error: {}", chain(error));
+    print_line(match style.format {
+        LogFormat::Text => format!("{NAME}: {text}"),
+        LogFormat::Json => style.report(Level::ERROR, NAME, &text),
+    });
+}
+
+fn print_bytes(line: &[u8]) {
+    print_line(String::from_utf8_lossy(line).trim_end());
 }
 
 fn serve(settings: Settings) -> Result<End, MasterMainError> {
@@ -135,9 +165,11 @@ fn serve(settings: Settings) -> Result<End, MasterMainError> {
         taints,
         http,
         trust,
+        log,
         notices: _,
         open: _,
     } = settings;
+    let style = log.style;
     let end = runtime.block_on(async {
         // Before the port is announced.
         let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
@@ -151,12 +183,12 @@ fn serve(settings: Settings) -> Result<End, MasterMainError> {
             taints,
             trust,
             http,
-            log: Arc::new(log_line),
+            log: Arc::new(move |line| log_line(style, Level::INFO, line)),
         };
         let master = master::prepare(config)?;
-        log_line(format_args!("listening on {}, job \"{job_name}\"", listener.address));
+        log_line(style, Level::INFO, format_args!("listening on {}, job \"{job_name}\"", listener.address));
         if let Some(page) = page {
-            log_line(format_args!("page and metrics of the job: {page}"));
+            log_line(style, Level::INFO, format_args!("page and metrics of the job: {page}"));
         }
         let stopped = async {
             let (Ok(mut interrupt), Ok(mut terminate)) = signals else { return future::pending().await };
@@ -172,8 +204,10 @@ fn serve(settings: Settings) -> Result<End, MasterMainError> {
         // The job is over: no signal changes how. The verdict is logged before the state is removed, and the exit code
         // follows it at once, since a master that is started again without it waits for another job.
         match over.verdict() {
-            JobVerdict::Succeeded => log_line("the job succeeded"),
-            JobVerdict::Failed(failure) => log_line(format_args!("the job failed: {failure}")),
+            JobVerdict::Succeeded => report(style, Level::INFO, "the job succeeded"),
+            JobVerdict::Failed(failure) => {
+                report(style, Level::ERROR, format_args!("the job failed: {failure}"))
+            }
         }
         Ok(End::Verdict(over.finish().await))
     });

@@ -27,6 +27,8 @@ pub(crate) use self::table::{Flag, MASTER, OPTIONS};
 pub(crate) enum Kind {
     /// No value; on or off.
     Switch,
+    /// No value; how often it is given.
+    Count,
     /// Any text.
     Text,
     /// Python's `int()`.
@@ -102,6 +104,10 @@ const fn option(long: &'static str, value: &'static str, kind: Kind) -> OptionSp
 
 const fn switch(long: &'static str) -> OptionSpec {
     option(long, "", Kind::Switch)
+}
+
+const fn count(long: &'static str) -> OptionSpec {
+    option(long, "", Kind::Count)
 }
 
 const fn choice(long: &'static str, value: &'static str, choices: &'static [&'static str]) -> OptionSpec {

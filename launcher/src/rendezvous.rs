@@ -11,6 +11,7 @@ use rules::chain;
 use rules::{NodeRank, job::Policy, node::Terms};
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_stream::wrappers::TcpListenerStream;
+use tracing::Level;
 
 use crate::{
     embedded::{self, Embedded, EmbeddedError},
@@ -75,7 +76,7 @@ pub struct RendezvousSetup {
 /// When a port cannot be opened, or what serves there cannot be started.
 pub async fn set_up(plan: &mut LaunchPlan, console: &Console) -> Result<RendezvousSetup, RendezvousError> {
     let LaunchPlan { agent, rendezvous, master, local_addr, .. } = plan;
-    let print_line = |line: String| console.print(format!("dlrover-run: {line}"));
+    let print_line = |line: String| console.log(Level::INFO, line);
     let Some(endpoint) = rendezvous.endpoint() else {
         return set_up_single_node(agent, local_addr.as_deref(), master, &print_line).await;
     };
@@ -237,7 +238,7 @@ fn config_of(
         log: Arc::new(move |line| match (&console, line) {
             // This node prints it too when it is one of those that wait.
             (Some(_), LogLine::Pending(_)) => {}
-            (Some(console), line) => console.print(format!("dlrover-run: master: {line}")),
+            (Some(console), line) => console.log_of_master(Level::INFO, line),
             // One node knows all of it already.
             (None, line) => tracing::debug!(%line, "the job master's log"),
         }),

@@ -9,6 +9,7 @@ mod gpu_share;
 mod gpus;
 mod identity;
 mod job_master;
+pub(crate) mod log;
 mod nodes;
 mod nproc;
 mod output;
@@ -19,7 +20,7 @@ mod rendezvous;
 mod shutdown;
 pub mod switchbox;
 
-use std::ffi::OsString;
+use std::{ffi::OsString, path::PathBuf};
 
 use agent::{AgentConfig, EnvConfig, MasterPort};
 use diagnosis::gpus::health::GpuTerms;
@@ -29,6 +30,7 @@ pub use self::checks::permille;
 pub use self::{
     checks::Checks,
     job_master::MasterPlan,
+    log::LogPlan,
     output::EventLog,
     rendezvous::{Rendezvous, ServeMaster},
 };
@@ -60,6 +62,10 @@ pub struct LaunchPlan {
     pub notices: Vec<String>,
     /// Exit with the root cause's own code instead of 1.
     pub propagate_exit_code: bool,
+    /// Where the outcome of the run is written, as JSON.
+    pub report_json: Option<PathBuf>,
+    /// The launcher's own log.
+    pub log: LogPlan,
     /// Where the launcher's events go.
     pub event_log: EventLog,
     /// The checks before workers start.
@@ -98,6 +104,8 @@ pub(crate) fn resolve(
     let max_restarts = at_least_zero(&cli, Flag::MaxRestarts, "max_restarts must be >= 0")?.unwrap_or(0);
     let logs = output::resolve(&cli, environment, host, nodes.local_world_size, &mut notices)?;
     let event_log = output::event_log(&cli)?;
+    let log = log::resolve(&cli, environment)?;
+    let report_json = output::report_json(&cli, environment, host)?;
     let (signals, signals_to_handle) = shutdown::signals(&cli, &mut notices)?;
     let shutdown_timeout = shutdown::timeout(&cli, environment)?;
     let command = command::resolve(&cli, environment, host, &mut notices)?;
@@ -200,6 +208,8 @@ pub(crate) fn resolve(
         local_addr,
         notices,
         propagate_exit_code: cli.is_on(Flag::PropagateExitCode),
+        report_json,
+        log,
         event_log,
         checks,
         gpu_locks: gpus.locks,

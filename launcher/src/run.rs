@@ -7,7 +7,7 @@ use std::{
     rc::Rc,
     sync::mpsc as threads,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use agent::{
@@ -18,6 +18,7 @@ use rules::chain;
 use rules::{failure::Outcome, worker_group::Event};
 
 use tokio::time::timeout;
+use tracing::{Level, info};
 
 use crate::{
     activity,
@@ -26,7 +27,8 @@ use crate::{
     open_files,
     rendezvous::{RendezvousError, RendezvousSetup, set_up},
     resolve::{self, LaunchPlan},
-    status_socket, telemetry,
+    run_report::RunReport,
+    status_socket, telemetry, wrap,
 };
 
 /// The timeout of the sweep. A shorter run ends at most that much later.
@@ -66,25 +68,36 @@ pub fn run(mut plan: LaunchPlan) -> ExitCode {
     let _held_till_the_end = std::mem::take(&mut plan.gpu_locks);
     // First, while there is no thread: see `start_guard`.
     let id = LauncherId::of_this_process();
+    let run_report = RunReport::new(&plan);
+    let cannot_run = |error: RunError| {
+        if let Err(error) = run_report.write_start_error(&error) {
+            failure::print_line(format_args!("dlrover-run: {}", chain(&error)));
+        }
+        failure::cannot_run(&error)
+    };
     let guard = match start_guard(Cgroup::make(&id)) {
         Ok(guard) => guard,
-        Err(source) => return failure::cannot_run(&RunError::Guard(source)),
+        Err(source) => return cannot_run(RunError::Guard(source)),
     };
     open_files::raise();
     let console = match Console::of_process() {
         Ok(console) => console,
-        Err(source) => return failure::cannot_run(&RunError::Console(source)),
+        Err(source) => return cannot_run(RunError::Console(source)),
     };
     let swept = Swept::default();
     let own_error_file = failure::own_error_file(&plan.agent.env.inherited);
-    let code = match start(plan, id, guard, &console, &swept) {
+    console.set_log_style(plan.log.style);
+    let code = match start(plan, id, guard, &console, &swept, &run_report) {
         Ok(code) => code,
         Err(error) => {
             let message = format!("dlrover-run: error: {}", chain(&error));
             if let Err(error) = failure::record_own(&message, own_error_file.as_deref()) {
-                console.print(format!("dlrover-run: {}", chain(&error)));
+                console.log(Level::ERROR, chain(&error));
             }
-            console.print(message);
+            console.report(message);
+            if let Err(error) = run_report.write_start_error(&error) {
+                console.log(Level::ERROR, chain(&error));
+            }
             failure::FAILED
         }
     };
@@ -103,11 +116,15 @@ fn start(
     guard: Guard,
     console: &Console,
     swept: &Swept,
+    run_report: &RunReport,
 ) -> Result<u8, RunError> {
     for notice in &plan.notices {
-        console.print(format!("dlrover-run: {notice}"));
+        console.log(Level::WARN, notice);
     }
-    telemetry::start(console, &plan.agent.env.inherited);
+    let printer = console.clone();
+    telemetry::start(move |line| printer.print(line), &plan.log, &plan.agent.env.inherited);
+    activity::log_plan(&plan);
+    let began = Instant::now();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_stack_size(512 << 10)
@@ -123,7 +140,8 @@ fn start(
     let own_error_file = failure::own_error_file(&plan.agent.env.inherited);
     let events = event_log(&plan, console);
     let is_met = Rc::new(Cell::new(false));
-    let observer = observer(events.clone(), console.clone(), Rc::clone(swept), Rc::clone(&is_met));
+    let observer =
+        observer(events.clone(), console.clone(), Rc::clone(swept), Rc::clone(&is_met), run_report.clone());
     let report = runtime.block_on(meet_and_run(plan, id, guard, console.clone(), observer, is_met))?;
     if let Some(events) = events {
         events.borrow().ended(&report);
@@ -135,12 +153,17 @@ fn start(
             message.push_str(&format!("  lost output: {loss}\n"));
         }
         let copied = failure::copy_root_cause(&report, &message, own_error_file.as_deref());
-        console.print(message);
+        console.report(wrap::for_stderr(console.log_style().format, message));
         if let Err(error) = copied {
-            console.print(format!("dlrover-run: {}", chain(&error)));
+            console.log(Level::ERROR, chain(&error));
         }
     }
-    Ok(exit_code(&report, propagate, &rendezvous))
+    let code = exit_code(&report, propagate, &rendezvous);
+    if let Err(error) = run_report.write(&report, code) {
+        console.log(Level::ERROR, chain(&error));
+    }
+    info!("the run ended after {:.1} s with exit code {code}", began.elapsed().as_secs_f64());
+    Ok(code)
 }
 
 fn event_log(plan: &LaunchPlan, console: &Console) -> Option<Rc<RefCell<EventLog>>> {
@@ -162,6 +185,7 @@ fn observer(
     console: Console,
     swept: Swept,
     is_met: Rc<Cell<bool>>,
+    run_report: RunReport,
 ) -> Observer {
     Box::new(move |event, effects| {
         if matches!(event, Event::MasterBack) {
@@ -171,6 +195,7 @@ fn observer(
             *swept.borrow_mut() = Some(start_sweep(console.clone()));
         }
         activity::log_event(event, effects);
+        run_report.observe(event, effects);
         if let Some(events) = &events {
             events.borrow_mut().observe(event, effects);
         }
@@ -191,10 +216,9 @@ fn start_sweep(console: Console) -> threads::Receiver<()> {
                 0 => String::new(),
                 others => format!(" and {others} more"),
             };
-            console.print(format!(
-                "dlrover-run: killed pid {} ({}){others}, left behind by a dead launcher",
-                first.pid, first.name
-            ));
+            let text =
+                format!("killed pid {} ({}){others}, left behind by a dead launcher", first.pid, first.name);
+            console.log(Level::WARN, text);
         }
     });
     // Without a thread there is no sweep, and the next start makes up for it.
@@ -211,6 +235,10 @@ async fn meet_and_run(
     is_met: Rc<Cell<bool>>,
 ) -> Result<Report, RunError> {
     let logs = Logs::new(plan.agent.logs.clone(), &plan.agent.run_id.0, &plan.agent.role, console.clone())?;
+    match logs.run_dir() {
+        Some(folder) => info!("log folder: {}", folder.display()),
+        None => info!("log folder: none, no output is kept in files"),
+    }
     let RendezvousSetup { master, store, embedded, writes } = set_up(&mut plan, &console).await?;
     if let Err(error) = status_socket::serve(master.clone()) {
         tracing::warn!(
@@ -238,7 +266,7 @@ async fn meet_and_run(
                     return Err(RendezvousError::from(error).into());
                 }
                 // The workers continue, and the agent reconnects.
-                console.print(format!("dlrover-run: {}", chain(&error)));
+                console.log(Level::ERROR, chain(&error));
             }
         }
     };

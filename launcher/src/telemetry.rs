@@ -1,28 +1,44 @@
-//! The launcher's own log: plain lines on standard error, off but for warnings. `LOGLEVEL` sets the level as
-//! for torchrun; `DLROVER_LOG` takes a filter such as `agent=debug`.
+//! The log of the program's insides: lines on standard error, off but for warnings. In order of precedence its level is
+//! set by `-q` and `-v`, by `DLROVER_LOG` (a filter such as `agent=debug`), and by `LOGLEVEL`, as for torchrun.
 
-use std::ffi::{OsStr, OsString};
+use std::{
+    ffi::OsString,
+    fmt::{self, Debug},
+    io,
+};
 
-use agent::Console;
-use tracing::subscriber::set_global_default;
-use tracing_subscriber::{EnvFilter, filter::LevelFilter, fmt::MakeWriter};
+use agent::LogStyle;
+use serde_json::{Map, Value};
+use tracing::{
+    Event, Subscriber,
+    field::{Field, Visit},
+    subscriber::set_global_default,
+};
+use tracing_subscriber::{
+    EnvFilter,
+    filter::LevelFilter,
+    fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter, format::Writer},
+    registry::LookupSpan,
+};
 
-/// Writes log lines to the launcher's console, which never blocks.
+use crate::{environment::Environment, resolve::LogPlan};
+
+/// Writes log lines by this function, which never blocks on a console.
 #[derive(Debug, Clone)]
-struct ConsoleWriter(Console);
+struct Lines<Print>(Print);
 
-impl std::io::Write for ConsoleWriter {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.print(bytes);
+impl<Print: Fn(&[u8])> io::Write for Lines<Print> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (self.0)(bytes);
         Ok(bytes.len())
     }
 
-    fn flush(&mut self) -> std::io::Result<()> {
+    fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
 
-impl<'a> MakeWriter<'a> for ConsoleWriter {
+impl<'a, Print: Fn(&[u8]) + Clone> MakeWriter<'a> for Lines<Print> {
     type Writer = Self;
 
     fn make_writer(&'a self) -> Self {
@@ -30,25 +46,128 @@ impl<'a> MakeWriter<'a> for ConsoleWriter {
     }
 }
 
+/// Makes lines of events, in the form of all log lines.
+struct LineFormat(LogStyle);
+
+impl<S, N> FormatEvent<S, N> for LineFormat
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let metadata = event.metadata();
+        let Fields { message, others } = fields;
+        writeln!(writer, "{}", self.0.event(*metadata.level(), metadata.target(), &message, others))
+    }
+}
+
+/// The fields of an event.
+#[derive(Default)]
+struct Fields {
+    message: String,
+    others: Map<String, Value>,
+}
+
+impl Fields {
+    fn add(&mut self, field: &Field, value: Value) {
+        match (field.name(), value) {
+            ("message", Value::String(text)) => self.message = text,
+            (name, value) => {
+                self.others.insert(name.to_owned(), value);
+            }
+        }
+    }
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.add(field, format!("{value:?}").into());
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(field, value.into());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.add(field, value.into());
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.add(field, value.into());
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.add(field, value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.add(field, value.into());
+    }
+}
+
 /// Starts logging.
-pub fn start(console: &Console, env: &[(OsString, OsString)]) {
-    let variable = |name: &str| {
-        env.iter().find(|(key, _)| key == OsStr::new(name)).and_then(|(_, value)| value.to_str())
-    };
+pub fn start(
+    print: impl Fn(&[u8]) + Clone + Send + Sync + 'static,
+    log: &LogPlan,
+    env: &[(OsString, OsString)],
+) {
+    let variable = |name: &str| Environment(env).get(name).and_then(|value| value.to_str());
     let level = variable("LOGLEVEL").map(|level| match level.to_ascii_uppercase().as_str() {
         "DEBUG" => LevelFilter::DEBUG,
         "INFO" => LevelFilter::INFO,
         "ERROR" | "CRITICAL" => LevelFilter::ERROR,
         _ => LevelFilter::WARN,
     });
-    let lines = tracing_subscriber::fmt().with_ansi(false).with_writer(ConsoleWriter(console.clone()));
+    let lines = tracing_subscriber::fmt().event_format(LineFormat(log.style)).with_writer(Lines(print));
     // A second launcher in one process (a test) keeps the first one's log. The filter of many parts is slow to
     // build and so only built on request.
-    let _already = match variable("DLROVER_LOG") {
-        Some(filter) => {
+    let _already = match (log.level, variable("DLROVER_LOG")) {
+        (None, Some(filter)) => {
             let filter = EnvFilter::builder().parse_lossy(filter);
             set_global_default(lines.with_env_filter(filter).finish())
         }
-        None => set_global_default(lines.with_max_level(level.unwrap_or(LevelFilter::WARN)).finish()),
+        (given, _) => {
+            let level = given.map(LevelFilter::from_level).or(level).unwrap_or(LevelFilter::WARN);
+            set_global_default(lines.with_max_level(level).finish())
+        }
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use agent::LogFormat;
+    use tracing::subscriber::with_default;
+
+    use super::*;
+
+    #[test]
+    fn an_event_is_a_json_object_with_its_fields() {
+        let printed = Arc::new(Mutex::new(Vec::new()));
+        let print = {
+            let printed = Arc::clone(&printed);
+            move |bytes: &[u8]| printed.lock().unwrap().extend_from_slice(bytes)
+        };
+        let style = LogStyle { format: LogFormat::Json, is_quiet: false };
+        let lines =
+            tracing_subscriber::fmt().event_format(LineFormat(style)).with_writer(Lines(print)).finish();
+        with_default(lines, || {
+            let error = io::Error::other("no\nroom");
+            tracing::warn!(%error, pid = 7, "cannot {}", "start");
+        });
+        let text = String::from_utf8(printed.lock().unwrap().clone()).unwrap();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        let line: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((&line["level"], &line["message"]), (&"WARN".into(), &"cannot start".into()));
+        assert_eq!(line["target"], module_path!());
+        assert_eq!(line["fields"], serde_json::json!({"error": "no\nroom", "pid": 7}));
+    }
 }

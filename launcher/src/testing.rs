@@ -117,6 +117,10 @@ impl Host for FakeHost {
         !self.files.iter().any(|file| file == path)
     }
 
+    fn may_replace(&self, path: &Path) -> io::Result<()> {
+        self.may(path.parent().unwrap_or(path), false)
+    }
+
     fn read(&self, path: &Path) -> io::Result<String> {
         fs::read_to_string(self.root.path().join(path.strip_prefix("/").unwrap_or(path)))
     }
@@ -135,7 +139,7 @@ impl Host for FakeHost {
     }
 
     fn lock_gpu(&self, _env: Environment<'_>, id: &str) -> io::Result<Option<GpuLock>> {
-        Ok((!self.taken.contains(id)).then(GpuLock::imagined))
+        Ok((!self.taken.contains(id)).then(GpuLock::unheld))
     }
 
     fn lock_gpu_choice(&self, _env: Environment<'_>) -> Option<GpuLock> {

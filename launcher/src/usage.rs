@@ -83,6 +83,7 @@ fn why(flag: Flag, value: &str, pet: Option<&str>) -> String {
             format!("invalid choice: '{value}'{from} (choose from {})", choices.join(", "))
         }
         Kind::Pairs => format!("invalid pairs: '{value}'{from}: give pairs of sockets such as 0:1 2:4"),
+        Kind::Count => format!("invalid value: '{value}'{from}: give a whole number"),
         Kind::Switch | Kind::Text | Kind::List | Kind::Help | Kind::Version => {
             format!("invalid value: '{value}'{from}")
         }

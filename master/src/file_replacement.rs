@@ -11,7 +11,10 @@ use std::{
 /// the old file or the new one, also after a power loss; which of them a power loss leaves is decided only when the
 /// folder is synced. `synced` is called between the sync and the rename. `temporary` must be on the same file system;
 /// after an error it is removed.
-pub(crate) fn replace_file(
+///
+/// # Errors
+/// When the file cannot be written, synced or renamed.
+pub fn replace_file(
     path: &Path,
     temporary: &Path,
     mode: u32,

@@ -43,6 +43,7 @@ use tonic::{
 pub use self::journal::crash::crash_at;
 pub use self::{
     admission::max_connections,
+    file_replacement::replace_file,
     http::{HttpError, MpiOperatorLabels, Web, open_http},
     journal::JournalError,
     log::{Log, LogLine},

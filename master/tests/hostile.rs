@@ -116,8 +116,13 @@ async fn invalid_messages_are_refused() {
     client.report_detail(signed_by("unknown", detail(1))).await.unwrap();
     for round in [0, 7, u32::MAX] {
         let node_id = node_id("unknown").0;
-        let report =
-            pb::FailureReport { node_id: node_id.clone(), round, reason: "r".into(), gives_up: true, has_detail: false };
+        let report = pb::FailureReport {
+            node_id: node_id.clone(),
+            round,
+            reason: "r".into(),
+            gives_up: true,
+            has_detail: false,
+        };
         client.report_failure(signed_by("unknown", report)).await.unwrap();
         let heard = pb::EndAcknowledgement { node_id: node_id.clone() };
         client.acknowledge_end(signed_by("unknown", heard)).await.unwrap();

@@ -29,9 +29,9 @@ mod measuring;
 mod parties;
 mod restoring;
 mod status;
-mod withheld;
 #[cfg(test)]
 mod tests;
+mod withheld;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,8 +41,8 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-pub use self::withheld::DETAIL_TIMEOUT;
 pub use self::event::{Claim, Effect, Event, Log, NodeEnd, OnGiveUp, Policy, Refusal, Regroup, WorkersState};
+pub use self::withheld::DETAIL_TIMEOUT;
 use self::{
     absent_nodes::AbsentNodes,
     check_history::CheckHistory,

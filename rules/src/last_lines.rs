@@ -175,7 +175,10 @@ mod tests {
     fn of_many_lines_the_last_are_kept_and_the_first_says_how_many_are_missing() {
         let text: String = (0..50).map(|line| format!("line {line}\n")).collect();
         let last = output(&text).last();
-        assert_eq!((last.len(), last[0].as_str(), last[1].as_str()), (20, "[31 earlier lines cut]", "line 31"));
+        assert_eq!(
+            (last.len(), last[0].as_str(), last[1].as_str()),
+            (20, "[31 earlier lines cut]", "line 31")
+        );
         assert_eq!(last[19], "line 49");
         assert_eq!(Output::new(text.as_bytes(), false).last()[0], "[at least 31 earlier lines cut]");
     }
@@ -211,7 +214,8 @@ mod tests {
         let chained = "Traceback (most recent call last):\n  File \"a\"\nKeyError: 1\n\nDuring handling\n\nTraceback \
                        (most recent call last):\n  File \"b\"\n    f()\nValueError: boom\nof two lines\nbye";
         assert_eq!(output(chained).error(true).as_deref(), Some("ValueError: boom"));
-        let ranked = "[rank3]: Traceback (most recent call last):\n[rank3]:   File \"a\"\n[rank3]: OSError: x";
+        let ranked =
+            "[rank3]: Traceback (most recent call last):\n[rank3]:   File \"a\"\n[rank3]: OSError: x";
         assert_eq!(output(ranked).error(true).as_deref(), Some("OSError: x"));
         assert_eq!(output("[rank]: a\n").error(false).as_deref(), Some("[rank]: a"));
         assert_eq!(output("cannot open x\n").error(false).as_deref(), Some("cannot open x"));

@@ -116,8 +116,13 @@ impl UnknownPeer {
     /// The master does not answer.
     pub fn say_failure(&mut self, node_id: &str, round: u32, gives_up: bool) -> Result<(), Status> {
         let reason = "of an unknown peer".to_owned();
-        let request =
-            self.request(pb::FailureReport { node_id: node_id.to_owned(), round, reason, gives_up, has_detail: false });
+        let request = self.request(pb::FailureReport {
+            node_id: node_id.to_owned(),
+            round,
+            reason,
+            gives_up,
+            has_detail: false,
+        });
         let output =
             self.runtime.block_on(async { timeout(TIMEOUT, self.client.report_failure(request)).await });
         output.expect("an answer").map(drop)

@@ -1,8 +1,11 @@
-//! What people and tools see of a running job: `dlrover-diag status` and `events`, the page, the metrics.
+//! What people and tools see of a job: `dlrover-diag status` and `events`, the page, the metrics, log lines, reports.
 
 mod browser;
+mod dry_run;
 mod life;
 mod local;
+mod log;
+mod run_report;
 mod token;
 
 use std::{

@@ -22,13 +22,21 @@ use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
 };
+use tracing::Level;
 
 use super::{
     cut_off::CutOff,
+    log_style::{LogFormat, LogStyle},
     plain::plain,
     queues::{LAST_BYTES_BOUND, Queues, SOURCE_BOUND, SourceId, Text},
     stream::Stream,
 };
+
+/// The program in the launcher's messages.
+const LAUNCHER: &str = "dlrover-run";
+
+/// The program in the messages of a job master that the launcher serves.
+const MASTER: &str = "dlrover-master";
 
 /// The stack of a thread that only moves bytes.
 pub(crate) const STACK_BYTES: usize = 128 << 10;
@@ -91,7 +99,44 @@ impl Console {
         Source { id, writer, room }
     }
 
-    /// Prints a message of the launcher on standard error, of one or more lines, with control characters made
+    /// Sets the form of messages. The first call counts.
+    pub fn set_log_style(&self, style: LogStyle) {
+        for writer in [&self.out, &self.err] {
+            let _first_counts = writer.shared.style.set(style);
+        }
+    }
+
+    /// The form of messages.
+    #[must_use]
+    pub fn log_style(&self) -> LogStyle {
+        self.err.shared.style()
+    }
+
+    /// Prints a message of the launcher in the form of the log.
+    pub fn log(&self, level: Level, text: impl ToString) {
+        if let Some(line) = self.log_style().message(level, LAUNCHER, &text.to_string()) {
+            self.print(line);
+        }
+    }
+
+    /// The same for a message of the job master that this launcher serves.
+    pub fn log_of_master(&self, level: Level, text: impl ToString) {
+        let (style, text) = (self.log_style(), text.to_string());
+        let line = match style.format {
+            LogFormat::Text => style.message(level, LAUNCHER, &format!("master: {text}")),
+            LogFormat::Json => style.message(level, MASTER, &text),
+        };
+        if let Some(line) = line {
+            self.print(line);
+        }
+    }
+
+    /// Prints the report at the end of a run, or the error that ends it.
+    pub fn report(&self, text: impl AsRef<str>) {
+        self.print(self.log_style().report(Level::ERROR, LAUNCHER, text.as_ref()));
+    }
+
+    /// Prints text of one or more lines as it is on standard error, with control characters made
     /// [`plain`]. Never blocks: when the console is stuck the oldest messages are dropped, and their number is
     /// reported later.
     pub fn print(&self, message: impl AsRef<[u8]>) {
@@ -193,6 +238,8 @@ struct Shared {
     progress: Condvar,
     /// The names of this stream and of the other one; not set if both are one file.
     other: OnceLock<(&'static str, Weak<Writer>)>,
+    /// The form of messages; not set: text.
+    style: OnceLock<LogStyle>,
 }
 
 #[derive(Debug, Default)]
@@ -222,8 +269,8 @@ impl State {
 impl Writer {
     fn new(fd: OwnedFd, name: &'static str) -> Self {
         let state = Mutex::new(State::default());
-        let (work, progress, other) = (Condvar::new(), Condvar::new(), OnceLock::new());
-        let shared = Shared { fd, state, work, progress, other };
+        let (work, progress) = (Condvar::new(), Condvar::new());
+        let shared = Shared { fd, state, work, progress, other: OnceLock::new(), style: OnceLock::new() };
         Self { shared: Arc::new(shared), name }
     }
 
@@ -276,6 +323,10 @@ impl Drop for Writer {
 }
 
 impl Shared {
+    fn style(&self) -> LogStyle {
+        self.style.get().copied().unwrap_or_default()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -286,7 +337,10 @@ impl Shared {
         let is_first = self.lock().loss.replace(errno).is_none();
         let Some((name, other)) = self.other.get().filter(|_| is_first) else { return };
         if let Some(other) = other.upgrade() {
-            other.print(format!("dlrover-run: warning: {}", loss(name, errno)).as_bytes());
+            let text = format!("warning: {}", loss(name, errno));
+            if let Some(line) = self.style().message(Level::ERROR, LAUNCHER, &text) {
+                other.print(line.as_bytes());
+            }
         }
     }
 

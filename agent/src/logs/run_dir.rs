@@ -71,6 +71,17 @@ impl RunDir {
     }
 }
 
+/// The folder that [`RunDir::make`] would make, with `<random>` for the random part of a name; `None` if nothing is to
+/// be written.
+pub(crate) fn planned_folder(dir: &LogDir, run_id: &str) -> Option<PathBuf> {
+    let base = match dir {
+        LogDir::Nowhere => return None,
+        LogDir::Temporary(parent) => absolute(parent).join("torchelastic_<random>"),
+        LogDir::At(path) => absolute(path),
+    };
+    Some(base.join(format!("{}_<random>", folder_name(run_id))))
+}
+
 /// The folder of one generation.
 #[derive(Debug)]
 pub(crate) struct AttemptDir {

@@ -207,7 +207,8 @@ impl Agent {
                     node_id: self.node_id(),
                     round: self.seat.round,
                     reason: "local rank 3 (pid 4711) failed with exit code 1".to_owned(),
-                    gives_up: false, has_detail: false,
+                    gives_up: false,
+                    has_detail: false,
                 };
                 self.phase = Phase::Stopping;
                 call(client.report_failure(self.signed(report))).await?;
@@ -254,7 +255,8 @@ impl Agent {
             Some(
                 Payload::Check(_) | Payload::CancelCheck(_) | Payload::CheckOver(_) | Payload::Excluded(_),
             ) => {}
-            Some(Payload::Regroup(_) | Payload::Welcome(_) | Payload::Pending(_)) | None => {}
+            Some(Payload::Regroup(_) | Payload::Welcome(_) | Payload::Pending(_) | Payload::RootCause(_))
+            | None => {}
         }
         Ok(false)
     }

@@ -383,7 +383,8 @@ mod tests {
 
     #[test]
     fn a_failure_whose_worker_was_not_heard_has_the_reason_that_its_node_gave() {
-        let failure = status().last_failure.map(|it| FailureStatus { root_cause: None, last_lines: vec![], ..it });
+        let failure =
+            status().last_failure.map(|it| FailureStatus { root_cause: None, last_lines: vec![], ..it });
         let style = Style { width: 200, height: 40, is_colourful: false };
         let text = for_people(&JobStatus { last_failure: failure, ..status() }, &style);
         assert!(

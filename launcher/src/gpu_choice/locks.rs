@@ -28,15 +28,15 @@ pub struct Locks {
     held: Vec<GpuLock>,
 }
 
-/// One that is held. Tests hold none.
+/// One that is held. Tests and dry runs hold none.
 #[derive(Debug)]
 pub struct GpuLock(
     #[expect(dead_code, reason = "the kernel holds the lock as long as the file is open")] Option<File>,
 );
 
 impl GpuLock {
-    #[cfg(test)]
-    pub(crate) const fn imagined() -> Self {
+    /// One that nothing holds, where nothing is started.
+    pub(crate) const fn unheld() -> Self {
         Self(None)
     }
 }
@@ -85,6 +85,25 @@ pub(crate) fn lock(env: Environment<'_>, id: &str) -> io::Result<Option<GpuLock>
     try_lock(&folder(env)?, id)
 }
 
+/// Whether no launcher holds one. Makes neither folder nor file.
+pub(crate) fn is_free(env: Environment<'_>, id: &str) -> io::Result<bool> {
+    let folder = folder_name(env);
+    match fs::symlink_metadata(&folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        _ => checked(folder.clone())?,
+    };
+    let file = match OpenOptions::new().read(true).custom_flags(FLAGS).open(folder.join(file_name(id))) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        file => file?,
+    };
+    // Shared, so that two dry runs do not see each other.
+    match file.try_lock_shared() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
 /// Serializes launchers, since each briefly holds more locks than it keeps. After the timeout the launcher continues
 /// all the same: the locks decide.
 pub(crate) fn lock_choice(env: Environment<'_>) -> Option<GpuLock> {
@@ -98,10 +117,13 @@ pub(crate) fn lock_choice(env: Environment<'_>) -> Option<GpuLock> {
     }
 }
 
-fn folder(env: Environment<'_>) -> io::Result<PathBuf> {
+fn folder_name(env: Environment<'_>) -> PathBuf {
     let named = env.get_filled(FOLDER);
-    let folder =
-        named.map_or_else(|| PathBuf::from(format!("/tmp/dlrover-gpu-locks-{}", geteuid())), PathBuf::from);
+    named.map_or_else(|| PathBuf::from(format!("/tmp/dlrover-gpu-locks-{}", geteuid())), PathBuf::from)
+}
+
+fn folder(env: Environment<'_>) -> io::Result<PathBuf> {
+    let folder = folder_name(env);
     match DirBuilder::new().mode(0o700).create(&folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(about(&folder, &error.to_string())),
         _ => checked(folder),
@@ -124,19 +146,19 @@ fn about(folder: &Path, why: &str) -> io::Error {
     io::Error::other(format!("{}: {why}; set {FOLDER} to another folder", folder.display()))
 }
 
+/// Never through a link, and never waiting.
+const FLAGS: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+
+/// An id comes from a driver: it must not lead out of the folder.
+fn file_name(id: &str) -> String {
+    id.chars().map(|it| if it.is_ascii_alphanumeric() { it } else { '-' }).take(100).collect()
+}
+
 fn try_lock(folder: &Path, id: &str) -> io::Result<Option<GpuLock>> {
-    // An id comes from a driver: it must not lead out of the folder.
-    let name: String =
-        id.chars().map(|it| if it.is_ascii_alphanumeric() { it } else { '-' }).take(100).collect();
-    // Closed in what we start, as every file of Rust's; never through a link.
+    // Closed in what we start, as every file of Rust's.
     let mut options = OpenOptions::new();
-    options
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
-    let file = options.open(folder.join(name))?;
+    options.write(true).create(true).truncate(false).mode(0o600).custom_flags(FLAGS);
+    let file = options.open(folder.join(file_name(id)))?;
     match file.try_lock() {
         Ok(()) => Ok(Some(GpuLock(Some(file)))),
         Err(TryLockError::WouldBlock) => Ok(None),

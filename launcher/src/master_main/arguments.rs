@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, Command, CommandFactory as _, Parser, builder::PossibleValuesParser};
 
-use crate::{metrics_compat::METRICS_COMPAT, numbers::whole, options::Flag, version::VERSION};
+use crate::{
+    metrics_compat::METRICS_COMPAT, numbers::whole, options::Flag, resolve::log::FORMATS, version::VERSION,
+};
 
 /// Arguments of dlrover's own master that change nothing here, spelled with `-`: those of its `args.py`, and those that
 /// its operator makes of a job's annotations.
@@ -101,6 +103,17 @@ pub(super) struct Arguments {
           value_parser = PossibleValuesParser::new(METRICS_COMPAT))]
     pub(super) metrics_compat: String,
 
+    /// The form of log lines: text, or json (an object a line) [env: DLROVER_LOG_FORMAT] [default: text]
+    #[arg(long, value_name = "FORMAT", help_heading = LOG,
+          value_parser = PossibleValuesParser::new(FORMATS), hide_possible_values = true)]
+    pub(super) log_format: Option<String>,
+    /// Print only errors and the job's result
+    #[arg(short, long, help_heading = LOG, conflicts_with = "verbose")]
+    pub(super) quiet: bool,
+    /// Print what the master does (as LOGLEVEL=INFO); -vv: every event
+    #[arg(short, long, help_heading = LOG, action = ArgAction::Count)]
+    pub(super) verbose: u8,
+
     /// The token that every node must present [env: DLROVER_JOB_TOKEN, DLROVER_JOB_TOKEN_FILE]
     #[arg(long, value_name = "FILE", help_heading = "Which nodes may join")]
     pub(super) job_token_file: Option<PathBuf>,
@@ -130,6 +143,8 @@ pub(super) struct Arguments {
 }
 
 const CHECKS: &str = "Network checks (the nodes decide whether they run)";
+
+const LOG: &str = "The master's log";
 
 /// What `dlrover-master` parses.
 pub(super) fn command() -> Command {

@@ -12,12 +12,13 @@ use rules::{
 
 use super::{arguments::Arguments, listen::ListenOn};
 use crate::{
+    cli::Given,
     environment::Environment,
     host::ThisHost,
     invalid::Invalid,
     job_token::{self, JobTokenError},
     metrics_compat, open_job,
-    resolve::{permille, ports},
+    resolve::{LogPlan, log, permille, ports},
 };
 
 /// Longer than any job, and within the range of every clock.
@@ -39,6 +40,8 @@ pub(super) struct Settings {
     /// Of --http.
     pub(super) http: Option<Web>,
     pub(super) trust: Trust,
+    /// The log.
+    pub(super) log: LogPlan,
     /// Lines for the log.
     pub(super) notices: Vec<String>,
     /// The warning that any host may join, printed first.
@@ -85,9 +88,9 @@ pub(super) enum SettingsError {
     /// `--http`.
     #[error(transparent)]
     Http(#[from] HttpError),
-    /// `HOST_PORTS`.
+    /// `HOST_PORTS`, `DLROVER_LOG_FORMAT`.
     #[error(transparent)]
-    HostPorts(#[from] Invalid),
+    Variable(#[from] Invalid),
 }
 
 impl Settings {
@@ -157,6 +160,7 @@ impl Settings {
             },
             http,
             trust,
+            log: log_of(given, env)?,
             notices,
             open,
         })
@@ -172,6 +176,20 @@ fn filled(text: &Option<String>) -> Option<String> {
 fn file(option: &Option<PathBuf>, env: Environment<'_>, variable: Option<&str>) -> Option<PathBuf> {
     let given = option.clone().filter(|path| !path.as_os_str().is_empty());
     given.or_else(|| env.get_filled(variable?).map(PathBuf::from))
+}
+
+/// Which lines are logged, and how.
+fn log_of(given: &Arguments, env: Environment<'_>) -> Result<LogPlan, Invalid> {
+    let name = filled(&given.log_format);
+    let format = match env.get_filled(log::FORMAT_VARIABLE) {
+        Some(value) if name.is_none() => {
+            let given = Given::in_variable(log::FORMAT_VARIABLE, value);
+            log::format_of(&value.to_string_lossy())
+                .ok_or(Invalid::Choice { given, choices: log::FORMATS })?
+        }
+        _ => name.as_deref().and_then(log::format_of).unwrap_or_default(),
+    };
+    Ok(LogPlan::new(format, given.quiet, given.verbose.into()))
 }
 
 fn seconds(option: &'static str, text: &str) -> Result<Duration, SettingsError> {

@@ -2,9 +2,9 @@
 
 use super::{
     Kind::{Completion, Float, Help, Int, List, Pairs, Text, Version},
-    OptionSpec, choice, option, prints, switch,
+    OptionSpec, choice, count, option, prints, switch,
 };
-use crate::metrics_compat::METRICS_COMPAT;
+use crate::{metrics_compat::METRICS_COMPAT, resolve::log::FORMATS};
 
 /// The section of the job master's options.
 pub(crate) const MASTER: &str = "Job master, where this launcher serves it (dlrover-master takes the same)";
@@ -138,6 +138,19 @@ super::options! {
         EventLogHandler = option("event-log-handler", "NAME", Text).default("null").of_torchrun(),
             "Where the launcher's events go: null (nowhere) or console (JSON lines on standard error)";
     }
+    "The launcher's own output" {
+        LogFormat = choice("log-format", "FORMAT", FORMATS).default("text"),
+            "The form of the launcher's and the job master's own lines: text, or json (an object a line) [env: \
+             DLROVER_LOG_FORMAT]";
+        Quiet = switch("quiet").short('q'),
+            "Print only errors and the report of a failure";
+        Verbose = count("verbose").short('v'),
+            "Print what the launcher does: configuration, rendezvous, workers, log folder (as LOGLEVEL=INFO); -vv: \
+             every event";
+        ReportJson = option("report-json", "FILE", Text),
+            "Write the outcome of the run to this file at its end, as JSON (dlrover.run-report/v1) [env: \
+             DLROVER_REPORT_JSON]";
+    }
     "Devices and NUMA" {
         NumaBinding = choice("numa-binding", "MODE", &["node", "socket", "exclusive", "core-complex"])
             .without_variable().of_torchrun(),
@@ -238,6 +251,9 @@ super::options! {
             "Has no effect here";
     }
     "Information" {
+        DryRun = switch("dry-run"),
+            "Print what a run would do (what serves the job master, checks, accelerators, each worker's command and \
+             environment), start nothing, and exit with 0";
         PrintCompletion = option("print-completion", "SHELL", Completion(SHELLS)).of_torchrun(),
             "Print a completion script for bash, zsh or tcsh";
         Help = prints("help", Help).short('h').of_torchrun(),

@@ -109,6 +109,25 @@ fn console_ranks(cli: &Cli) -> Result<Option<BTreeSet<u32>>, Invalid> {
     Ok(Some(ranks.into_iter().filter_map(|rank| u32::try_from(rank).ok()).collect()))
 }
 
+/// The file that the outcome of the run is written to. One that cannot be written is refused before the run.
+pub(super) fn report_json(
+    cli: &Cli,
+    env: Environment<'_>,
+    host: &dyn Host,
+) -> Result<Option<PathBuf>, Invalid> {
+    const VARIABLE: &str = "DLROVER_REPORT_JSON";
+    let option = cli.bytes(Flag::ReportJson);
+    let (path, given) = match env.get_filled(VARIABLE) {
+        _ if !option.is_empty() => (PathBuf::from(option), cli.given(Flag::ReportJson)),
+        Some(value) => (PathBuf::from(value), crate::cli::Given::in_variable(VARIABLE, value)),
+        None => return Ok(None),
+    };
+    match host.may_replace(&path) {
+        Ok(()) => Ok(Some(path)),
+        Err(source) => Err(Invalid::Report { given, source }),
+    }
+}
+
 pub(super) fn event_log(cli: &Cli) -> Result<EventLog, Invalid> {
     match cli.text(Flag::EventLogHandler)? {
         // torchrun's third handler is for its own rendezvous, and null unless an installation adds to it.

@@ -49,9 +49,7 @@ impl TryFrom<pb::FailureDetail> for FailureDetail {
             valid.map(i32::from).ok_or(ConvertError::Range { field, value: u64::from(value), expected })
         };
         let cause = match wire.cause.ok_or(ConvertError::Missing { field: "detail.cause" })? {
-            Cause::ExitCode(code) => {
-                ExitCause::Code(within(code, 255, "detail.exit_code", "1 to 255")?)
-            }
+            Cause::ExitCode(code) => ExitCause::Code(within(code, 255, "detail.exit_code", "1 to 255")?),
             Cause::Signal(signal) => ExitCause::Signal(within(signal, 64, "detail.signal", "1 to 64")?),
         };
         if wire.lines.len() > MAX_LINES {
@@ -132,7 +130,10 @@ mod tests {
             let detail = FailureDetail::new(failure(cause), Some("boom"), &output, false);
             let report = detail_report("a".into(), Round(4), detail.clone());
             let (node, round, detail) = (NodeId("a".into()), Round(4), Box::new(detail));
-            assert_eq!(Event::try_from(report), Ok(Event::FailureDetailed { node, round, detail: detail.clone() }));
+            assert_eq!(
+                Event::try_from(report),
+                Ok(Event::FailureDetailed { node, round, detail: detail.clone() })
+            );
             let node = pb::NodeName { rank: Some(1), host: "b".into(), ..pb::NodeName::default() };
             let root_cause = RootCause { round, node: node.into(), detail: *detail };
             assert_eq!(RootCause::try_from(pb::RootCause::from(root_cause.clone())), Ok(root_cause));

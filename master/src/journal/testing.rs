@@ -50,5 +50,11 @@ pub(crate) fn joined(node: &str) -> Event {
 
 pub(crate) fn failed(node: &str, length: usize) -> Event {
     let reason = "x".repeat(length);
-    Event::WorkersFailed { node: NodeId(node.into()), round: Round(0), reason, gives_up: false, has_detail: false }
+    Event::WorkersFailed {
+        node: NodeId(node.into()),
+        round: Round(0),
+        reason,
+        gives_up: false,
+        has_detail: false,
+    }
 }

@@ -308,7 +308,8 @@ impl Node {
             node_id: node_id(&self.id).0,
             round: round.0,
             reason: "worker 0 exited with 1".into(),
-            gives_up: false, has_detail: false,
+            gives_up: false,
+            has_detail: false,
         };
         let request = self.signed(report);
         self.client.report_failure(request).await.map(drop)

@@ -311,7 +311,9 @@ impl Job {
             self.history.gathering_since.get_or_insert(now);
         }
         if after.is_over && !before.is_over {
-            if let Phase::Over { verdict: JobVerdict::Failed(JobFailure::Node { node, reason }), .. } = &self.phase {
+            if let Phase::Over { verdict: JobVerdict::Failed(JobFailure::Node { node, reason }), .. } =
+                &self.phase
+            {
                 self.history.failed(now, before.round, node, reason);
             }
             let message = match self.verdict() {

@@ -37,7 +37,9 @@ enum Detail {
     /// Its node has nothing to say.
     None,
     /// Its node will say more until then.
-    Awaited { until: Moment },
+    Awaited {
+        until: Moment,
+    },
     /// Its node was cut off before it said more. It may yet.
     Late,
     Known(Box<FailureDetail>),

@@ -171,7 +171,11 @@ fn a_restart_waits_for_no_detail_and_the_status_has_it() {
     assert_eq!(test.hosted("a", 1), assignments(1, &["a", "b"]));
     let status = test.job.status(test.now);
     assert_eq!(status.last_failure.unwrap().last_lines, ["boom"], "also while the next round runs");
-    assert!(status.events.iter().any(|it| it.message == format!("root cause: {root}")), "{:#?}", status.events);
+    assert!(
+        status.events.iter().any(|it| it.message == format!("root cause: {root}")),
+        "{:#?}",
+        status.events
+    );
     assert_eq!(test.tell("b", 0, "boom"), [], "too late");
 }
 

@@ -326,7 +326,10 @@ fn a_worker_that_cannot_be_started_ends_the_run_whatever_the_budget() {
     let event = Event::CannotStart { round: Round(0), local_rank: LocalRank(1), reason: reason.clone() };
     assert_eq!(
         group.handle(Moment::START, event),
-        [Effect::ReportFailure { round: Round(0), reason: message.into(), gives_up: true, worker: None }, TERM_TREE]
+        [
+            Effect::ReportFailure { round: Round(0), reason: message.into(), gives_up: true, worker: None },
+            TERM_TREE
+        ]
     );
     assert_eq!(group.handle(Moment::START, gone(0)), [failed_with(message)]);
     let outcome = Outcome::Failed(Failure::Start { local_rank: LocalRank(1), reason });

@@ -15,7 +15,9 @@ use dlrover_inputs::{
 };
 use master::journal_bytes;
 use master_proto::{
-    convert::{Payload, StreamMessage, check_report, detail_report, end_report, inventory_report, join_request},
+    convert::{
+        Payload, StreamMessage, check_report, detail_report, end_report, inventory_report, join_request,
+    },
     pb,
 };
 use probes::readers;
@@ -352,7 +354,7 @@ fn hosting(node: &str, round: u32) -> pb::HostingReport {
 }
 
 fn failure(node: &str, round: u32) -> pb::FailureReport {
-    pb::FailureReport { node_id: node.into(), round, reason: "r".into(), gives_up: false, has_detail: false  node_id: node.into(), round, reason: "r".into(), gives_up: false, has_detail: true }
+    pb::FailureReport { node_id: node.into(), round, reason: "r".into(), gives_up: false, has_detail: true }
 }
 
 fn failure_detail() -> FailureDetail {
