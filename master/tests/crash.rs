@@ -135,8 +135,9 @@ impl Robot {
                 push @ (Push::Check(_)
                 | Push::CancelCheck(_)
                 | Push::CheckOver { .. }
-                | Push::Excluded(_)) => {
-                    panic!("{} asked for no check: {push:?}", self.id)
+                | Push::Excluded(_)
+                | Push::RootCause(_)) => {
+                    panic!("{} is told of a check or detail that it does not expect: {push:?}", self.id)
                 }
                 Push::Host { round, .. } => node.host(round).await?,
                 Push::Seat(seat) if self.seat.as_ref() == Some(&seat) => {}
