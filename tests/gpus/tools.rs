@@ -18,7 +18,7 @@ fn a_failing_tool_prevents_the_choice_and_not_the_run() {
             "failed (exit status: 18): Failed to initialize NVML: Driver/library version mismatch",
         ),
         ("kill -SEGV $$", "failed (signal: 11"),
-        ("head -c 300 /dev/urandom", "{}/nvidia-smi --query-gpu=... --format=...: `"),
+        ("head -c 300 /dev/zero", "{}/nvidia-smi --query-gpu=... --format=...: `"),
     ] {
         let node = FakeNode::dgx(&[]);
         node.tool(script);
@@ -35,7 +35,7 @@ fn so_does_an_invalid_table() {
             "echo GPU0 GPU1",
             "{}/nvidia-smi topo -m: the topology table is not square: it has 2 columns and 0 rows",
         ),
-        ("head -c 300 /dev/urandom", "{}/nvidia-smi topo -m: no topology table found"),
+        ("head -c 300 /dev/zero", "{}/nvidia-smi topo -m: no topology table found"),
         ("head -c 300 \"${0%/*}/table\"", "{}/nvidia-smi topo -m: the topology table is not square"),
     ] {
         let node = FakeNode::dgx(&[]);
