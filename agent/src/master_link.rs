@@ -294,7 +294,7 @@ impl<E: From<Event>> MasterConnection<E> {
             tokio::select! {
                 message = self.messages.recv() => match message {
                     Some(message) => {
-                        if self.send(client, message).await?.is_some() {
+                        if self.send(client, message, welcome).await?.is_some() {
                             return Ok(AgentGone);
                         }
                     }
@@ -443,14 +443,19 @@ impl<E: From<Event>> MasterConnection<E> {
         &mut self,
         client: &mut MasterClient<Channel>,
         message: ToMaster,
+        Welcome { session, .. }: Welcome,
     ) -> Result<Option<AgentGone>, LinkError> {
         let node_id = self.node.0.clone();
         match message {
             ToMaster::Join(request) => {
-                self.connector.answered(client.join(self.connector.signed(join_request(request)))).await?;
+                let request = pb::JoinRequest { session: Some(session), ..join_request(request) };
+                self.connector.answered(client.join(self.connector.signed(request))).await?;
             }
             ToMaster::Resume(request, claim) => {
-                let request = pb::ResumeRequest::from((request, claim));
+                let mut request = pb::ResumeRequest::from((request, claim));
+                if let Some(node) = &mut request.node {
+                    node.session = Some(session);
+                }
                 self.connector.answered(client.resume(self.connector.signed(request))).await?;
             }
             ToMaster::Hosting { round, master_addr, master_port } => {

@@ -81,8 +81,8 @@ pub(crate) enum Command {
     Closed { node: NodeId, session: u64, ended: Option<Ended> },
     /// The connection of a closed stream has ended, too. `None`: this side closed it.
     Ended { node: NodeId, session: u64, ended: Option<Ended> },
-    /// An event of the job. Answered once it is durable.
-    Event { event: Box<Event>, reply: Reply },
+    /// An event of the job. Answered once it is durable. `session`: of the stream that a request expects its answer on.
+    Event { event: Box<Event>, session: Option<u64>, reply: Reply },
     /// A heartbeat of a node, for this stream.
     Beat { node: NodeId, session: u64, seat: Option<Round>, reply: oneshot::Sender<BeatReply> },
     /// Asks for the table of the round.
@@ -240,14 +240,20 @@ impl JobLoop {
                     self.connection_ended(node, ended);
                 }
             }
-            Command::Event { event, reply } => {
+            Command::Event { event, session, reply } => {
                 // These nodes need a stream: to be answered on, and to be missed when it ends.
                 let needs_stream = match &*event {
                     Event::Joined(request) | Event::Resumed { request, .. } => Some(&request.node_id),
                     Event::InventoryReported { node, .. } => Some(node),
                     _ => None,
                 };
-                if needs_stream.is_some_and(|node| !self.subscribed.contains_key(node)) {
+                let has_stream = |node| match (self.subscribed.get(node), session) {
+                    (None, _) => false,
+                    (Some(_), None) => true,
+                    // A node joins or resumes anew on each stream.
+                    (Some(present), Some(session)) => *present == session,
+                };
+                if needs_stream.is_some_and(|node| !has_stream(node)) {
                     let _gone = reply.send(Err(Rejected::NotSubscribed));
                     return;
                 }

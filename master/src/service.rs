@@ -101,12 +101,12 @@ impl MasterService {
         event: Result<Event, ConvertError>,
     ) -> Result<(), Status> {
         let event = self.decode(sent_by, call, event, Event::speaker)?;
-        self.record(sent_by.1, event).await
+        self.record(sent_by.1, event, None).await
     }
 
-    async fn record(&self, from: &Extensions, event: Event) -> Result<(), Status> {
+    async fn record(&self, from: &Extensions, event: Event, session: Option<u64>) -> Result<(), Status> {
         let event = Box::new(event);
-        let caller = self.ask(|reply| Command::Event { event, reply }).await?.map_err(rejected)?;
+        let caller = self.ask(|reply| Command::Event { event, session, reply }).await?.map_err(rejected)?;
         if let (Caller::Member, Some(peer)) = (caller, Peer::of(from)) {
             peer.mark_member();
         }
@@ -134,7 +134,7 @@ fn too_many_sessions() -> Status {
 fn rejected(reason: Rejected) -> Status {
     match reason {
         Rejected::NotSubscribed => Status::failed_precondition(
-            "the master has no open stream of this node; subscribe first, then join or resume",
+            "the master has no such stream of this node; subscribe first, then join or resume on that stream",
         ),
         Rejected::Full => Status::resource_exhausted(format!(
             "{MAX_SUBSCRIBERS} nodes are subscribed to this master, which is its limit"
@@ -210,16 +210,19 @@ impl pb::master_server::Master for MasterService {
 
     async fn join(&self, request: Request<pb::JoinRequest>) -> Result<Response<pb::JoinReply>, Status> {
         let (metadata, from, request) = request.into_parts();
+        let session = request.session;
         let join =
             self.decode((&metadata, &from), "join", Join::try_from(request), |join| Some(join.sender()))?;
-        self.record(&from, Event::Joined(join.from_peer(|| peer_address(&from)))).await?;
+        self.record(&from, Event::Joined(join.from_peer(|| peer_address(&from))), session).await?;
         Ok(Response::new(pb::JoinReply {}))
     }
 
     async fn resume(&self, request: Request<pb::ResumeRequest>) -> Result<Response<pb::ResumeReply>, Status> {
         let (metadata, from, request) = request.into_parts();
+        let session = request.node.as_ref().and_then(|node| node.session);
         let event = resume_request(request, || peer_address(&from));
-        self.report((&metadata, &from), "resume", event).await?;
+        let event = self.decode((&metadata, &from), "resume", event, Event::speaker)?;
+        self.record(&from, event, session).await?;
         Ok(Response::new(pb::ResumeReply {}))
     }
 
@@ -281,7 +284,7 @@ impl pb::master_server::Master for MasterService {
         let (metadata, from, request) = request.into_parts();
         let node =
             self.decode((&metadata, &from), "acknowledgement", sender(request.node_id), |node| Some(node))?;
-        self.record(&from, Event::EndAcknowledged { node }).await?;
+        self.record(&from, Event::EndAcknowledged { node }, None).await?;
         Ok(Response::new(pb::EndAcknowledgementReply {}))
     }
 

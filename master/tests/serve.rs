@@ -142,6 +142,20 @@ async fn heartbeats_and_the_table_are_answered() {
     assert!(!beat("stranger", session).await.is_known);
 }
 
+/// What was sent on a closed connection may arrive when the network is whole again, after the node has resumed.
+#[tokio::test]
+async fn a_request_of_an_older_stream_is_refused() {
+    let master = Master::start(|_| {});
+    let old = master.subscribe("a").await.session;
+    let mut node = master.subscribe("a").await;
+    assert_ne!(node.session, old);
+    let late = node.join_in(old, request("a", terms(1, 1))).await.unwrap_err();
+    assert_eq!(late.code(), tonic::Code::FailedPrecondition, "{late}");
+    node.join(1, None).await;
+    let Push::Host { round, .. } = node.next().await else { panic!("it is the only node") };
+    assert_eq!(round, Round(0));
+}
+
 #[tokio::test]
 async fn ranks_follow_the_topology_file_and_a_file_that_hangs_is_given_up() {
     let dir = tempfile::tempdir().unwrap();

@@ -143,6 +143,7 @@ fn the_exception_of_one_rank_is_in_the_report_of_every_node() {
         "dump",
         "2@0 await fail",
         "2@0 raise no data in shard 13",
+        "1@0 await fail",
         "1@0 gone 2.0.dump",
         "1@0 exit 4",
         "hang",

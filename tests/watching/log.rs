@@ -108,7 +108,9 @@ fn quiet_leaves_the_report() {
     let run = launch().flags(["-q"]).env("LOGLEVEL", "INFO").steps(WORKERS).finish().expect_code(0);
     assert_eq!(own_lines(&run), [""; 0]);
     let run = launch().flags(["--quiet"]).steps(&["1 exit 3", "0 hang"]).finish().expect_code(1);
-    assert!(run.stderr.starts_with("dlrover-run: failed (exitcode: 3)"), "{run:#?}");
+    let first = run.stderr.lines().next();
+    assert!(first.is_some_and(|line| line.starts_with("dlrover-run: root cause: rank 1 (")), "{run:#?}");
+    assert!(run.stderr.contains("\ndlrover-run: failed (exitcode: 3)"), "{run:#?}");
     assert!(run.stderr.contains("dlrover-run: rank 1 "), "{run:#?}");
     let run = launch().flags(["-qv"]).finish().expect_code(2);
     assert!(run.stderr.contains("--quiet and --verbose contradict each other"), "{run:#?}");

@@ -93,6 +93,7 @@ pub fn join_request(request: JoinRequest) -> pb::JoinRequest {
         after_round: after.map(|round| round.0),
         checked: checked.map(pb::Checked::from),
         question_port: u32::from(question_port),
+        session: None,
     }
 }
 

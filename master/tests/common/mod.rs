@@ -262,8 +262,12 @@ impl Node {
     }
 
     pub async fn join_as(&mut self, request: JoinRequest) -> Result<(), Status> {
-        let request = self.signed(join_request(request));
-        self.client.join(request).await.map(drop)
+        self.join_in(self.session, request).await
+    }
+
+    pub async fn join_in(&mut self, session: u64, request: JoinRequest) -> Result<(), Status> {
+        let request = pb::JoinRequest { session: Some(session), ..join_request(request) };
+        self.client.join(self.signed(request)).await.map(drop)
     }
 
     /// Joins a job of so many nodes, after the round it has left.
@@ -287,8 +291,10 @@ impl Node {
             master_port: seat.master_port,
             workers_state,
         };
-        let request = pb::ResumeRequest::from((request(&self.id, terms(nodes, nodes)), claim));
-        let request = self.signed(request);
+        let node = join_request(request(&self.id, terms(nodes, nodes)));
+        let node = Some(pb::JoinRequest { session: Some(self.session), ..node });
+        let claimed = pb::ResumeRequest::from((request(&self.id, terms(nodes, nodes)), claim));
+        let request = self.signed(pb::ResumeRequest { node, ..claimed });
         self.client.resume(request).await.map(drop)
     }
 

@@ -369,7 +369,11 @@ impl Simulation {
 
     pub(crate) fn on_message(&mut self, conn: ConnId, message: JobEvent) {
         let life = self.conns[conn].life;
-        let is_stray = !self.master.is_newest(life, conn);
+        // A request that expects its answer on a stream has that one's session, which may be closed.
+        let is_stray = match &message {
+            JobEvent::Joined(_) | JobEvent::Resumed { .. } => self.master.stream_of(life) != Some(conn),
+            _ => !self.master.is_newest(life, conn),
+        };
         if self.master.core.is_none() || (is_stray && !self.plan.stray_messages) {
             return;
         }
