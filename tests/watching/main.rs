@@ -5,6 +5,8 @@ mod dry_run;
 mod life;
 mod local;
 mod log;
+mod prometheus;
+mod ratio;
 mod run_report;
 mod token;
 

@@ -1,7 +1,14 @@
 //! The status as Prometheus metrics. All of them are made from one status when they are asked for, so they agree with
 //! each other and with the page.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use prometheus_client::{
     collector::Collector,
@@ -43,14 +50,30 @@ impl Format {
     }
 }
 
+/// The greatest training time that was told. A loss takes back the silence before it, and a counter never falls: it
+/// stands still until the time has caught up.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ToldTraining(Arc<AtomicU64>);
+
+impl ToldTraining {
+    fn at_least(&self, seconds: f64) -> f64 {
+        // The bits of floats above zero are in the order of their values.
+        let bits = seconds.max(0.0).to_bits();
+        f64::from_bits(self.0.fetch_max(bits, Ordering::Relaxed).max(bits))
+    }
+}
+
 /// All metrics of a status.
 pub(super) fn encode(
     status: &JobStatus,
     mpi_operator: Option<&MpiOperatorLabels>,
     format: Format,
+    told: &ToldTraining,
 ) -> Result<String, fmt::Error> {
+    let mut status = status.clone();
+    status.totals.training_seconds = told.at_least(status.totals.training_seconds);
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Metrics(status.clone(), mpi_operator.cloned())));
+    registry.register_collector(Box::new(Metrics(status, mpi_operator.cloned())));
     let mut text = String::new();
     text::encode(&mut text, &registry)?;
     Ok(match format {
@@ -367,8 +390,20 @@ mod tests {
     }
 
     #[test]
+    fn a_counter_stands_still_where_a_loss_takes_time_back() {
+        let told = ToldTraining::default();
+        for (trained, expected) in [(55.0, "55.0"), (40.0, "55.0"), (54.5, "55.0"), (56.5, "56.5")] {
+            let mut status = status();
+            status.totals.training_seconds = trained;
+            let text = encode(&status, None, Format::Text, &told).unwrap();
+            let line = format!("dlrover_training_seconds_total {expected}");
+            assert!(text.lines().any(|it| it == line), "{line}:\n{text}");
+        }
+    }
+
+    #[test]
     fn counters_have_their_suffix_and_histograms_add_up() {
-        let text = encode(&status(), None, Format::Text).unwrap();
+        let text = encode(&status(), None, Format::Text, &ToldTraining::default()).unwrap();
         for line in [
             "# TYPE dlrover_node_losses_total counter",
             "dlrover_node_losses_total 0.0",
@@ -384,7 +419,11 @@ mod tests {
             assert!(text.lines().any(|it| it == line), "{line}:\n{text}");
         }
         assert!(!text.contains("# EOF"), "{text}");
-        assert!(encode(&status(), None, Format::OpenMetrics).unwrap().ends_with("# EOF\n"));
+        assert!(
+            encode(&status(), None, Format::OpenMetrics, &ToldTraining::default())
+                .unwrap()
+                .ends_with("# EOF\n")
+        );
     }
 
     #[test]
@@ -392,7 +431,7 @@ mod tests {
         let labels = MpiOperatorLabels { launcher: "pi-launcher".into(), namespace: "default".into() };
         let mut status = status();
         status.job = Some("pi".into());
-        let text = encode(&status, Some(&labels), Format::Text).unwrap();
+        let text = encode(&status, Some(&labels), Format::Text, &ToldTraining::default()).unwrap();
         for line in [
             "# TYPE mpi_operator_jobs_created_total counter",
             "mpi_operator_jobs_created_total 1.0",
@@ -403,7 +442,9 @@ mod tests {
         ] {
             assert!(text.lines().any(|it| it == line), "{line}:\n{text}");
         }
-        assert!(!encode(&status, None, Format::Text).unwrap().contains("mpi_operator"));
+        assert!(
+            !encode(&status, None, Format::Text, &ToldTraining::default()).unwrap().contains("mpi_operator")
+        );
     }
 
     #[test]

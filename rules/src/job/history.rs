@@ -43,6 +43,9 @@ pub(super) struct History {
     gathering_since: Option<Moment>,
     /// The first failure or loss since workers ran.
     failed_at: Option<Moment>,
+    /// When a member of the running round was last heard of, while its loss is recorded.
+    #[serde(skip)]
+    heard_until: Option<Moment>,
     rounds: VecDeque<PastRound>,
     round_count: u64,
     restarts: BTreeMap<NodeRank, u32>,
@@ -164,6 +167,12 @@ impl History {
         if self.phase == Some(phase) { so_far + (now - self.since) } else { so_far }
     }
 
+    /// A member of the running round is lost after so long a silence. Its workers are counted as gone since then: the
+    /// master waited for the node, and the other ranks did at their next collective.
+    pub(super) fn silent_for(&mut self, now: Moment, silence: Duration) {
+        self.heard_until = Some(Moment::new(now.since_start().saturating_sub(silence)).max(self.since));
+    }
+
     /// A node joined for the first time.
     pub(super) fn joined(&mut self, now: Moment, node: &NodeName) {
         self.began.get_or_insert(now);
@@ -224,11 +233,12 @@ impl History {
         }
     }
 
-    fn logged(&mut self, now: Moment, round: Option<Round>, log: &Log) {
+    /// `ended`: when the workers of the round were last known to run.
+    fn logged(&mut self, now: Moment, ended: Moment, round: Option<Round>, log: &Log) {
         match log {
             Log::Gone { node, reason, .. } => {
                 self.loss_count += 1;
-                self.failed(now, round, node, reason);
+                self.failed(ended, round, node, reason);
             }
             Log::Regrouped { round, why } => {
                 if let Regroup::WorkersFailed { node, reason } = why {
@@ -238,7 +248,7 @@ impl History {
                     }
                     self.failed(now, Some(*round), node, reason);
                 }
-                self.round_ended(now, &why.to_string());
+                self.round_ended(ended, &why.to_string());
             }
             Log::RootCause(root_cause) => self.detailed(root_cause),
             // Its workers start at once, or something worth a line of its own happens.
@@ -286,9 +296,10 @@ impl Job {
 
     /// Records what an event led to.
     pub(super) fn record(&mut self, now: Moment, before: Before, effects: &[Effect]) {
+        let ended = self.history.heard_until.take().unwrap_or(now);
         for effect in effects {
             match effect {
-                Effect::Log(log) => self.history.logged(now, before.round, log),
+                Effect::Log(log) => self.history.logged(now, ended, before.round, log),
                 Effect::Report(report) => self.history.check = Some((now, report.clone())),
                 _ => {}
             }
@@ -297,6 +308,9 @@ impl Job {
             return;
         }
         let after = self.before();
+        if before.phase != after.phase && before.phase == JobPhase::Running {
+            self.history.enter(ended, after.phase);
+        }
         self.history.enter(now, after.phase);
         if after.round != before.round
             && let (Some(round), Some(nodes)) = (after.round, self.world().map(|world| world.members.len()))
@@ -308,19 +322,19 @@ impl Job {
             JobPhase::Pending | JobPhase::Rendezvous | JobPhase::Check | JobPhase::Restart
         );
         if is_gathering {
-            self.history.gathering_since.get_or_insert(now);
+            self.history.gathering_since.get_or_insert(ended);
         }
         if after.is_over && !before.is_over {
             if let Phase::Over { verdict: JobVerdict::Failed(JobFailure::Node { node, reason }), .. } =
                 &self.phase
             {
-                self.history.failed(now, before.round, node, reason);
+                self.history.failed(ended, before.round, node, reason);
             }
             let message = match self.verdict() {
                 Some(JobVerdict::Failed(failure)) => format!("the job failed: {failure}"),
                 Some(JobVerdict::Succeeded) | None => "the job succeeded".to_owned(),
             };
-            self.history.round_ended(now, &message);
+            self.history.round_ended(ended, &message);
             self.history.event(now, message);
         }
     }

@@ -177,6 +177,15 @@ impl Job {
         };
         // Where its machine or its rank has another launcher, it is gone itself.
         let is_off = matches!(cause, LossCause::StartedAgain | LossCause::Replaced);
+        if let (
+            Phase::Running { succeeded, .. },
+            LossCause::Disconnected { grace: silence } | LossCause::Silent { timeout: silence },
+        ) = (&self.phase, cause)
+            && self.node_ranks.contains_key(node)
+            && !succeeded.contains(node)
+        {
+            self.history.silent_for(now, silence);
+        }
         let workers = self.workers_of(node).filter(|_| !is_off);
         effects.extend(self.depart(now, node, &cause.to_string(), how, workers));
         effects

@@ -96,6 +96,33 @@ fn a_lost_node_is_counted_and_named() {
 }
 
 #[test]
+fn the_silence_of_a_lost_node_is_no_training() {
+    let silent = LossCause::Silent { timeout: Duration::from_secs(15) };
+    for min in [1, 2] {
+        let mut test = Test::running(policy(), terms(min, 2), &["a", "b"]);
+        let start = test.now;
+        test.now = start + Duration::from_secs(55);
+        let _ = test.send(Event::NodeLost { node: id("b"), cause: silent });
+        let status = test.job.status(test.now);
+        assert_eq!((status.phase, status.phase_seconds), (JobPhase::Restart, 15.0));
+        assert_eq!(status.totals.training_seconds, 40.0);
+        assert_eq!(status.totals.lost_seconds.restart, 15.0);
+        assert_eq!((status.rounds[0].ran_seconds, status.last_failure.unwrap().seconds_ago), (40.0, 15.0));
+    }
+    // Not longer than the workers have run, and not at all where the round continues.
+    let mut test = Test::running(policy(), terms(1, 2), &["a", "b"]);
+    test.now = test.now + Duration::from_secs(5);
+    let _ = test.send(Event::NodeLost { node: id("b"), cause: silent });
+    assert_eq!(test.job.status(test.now).totals.training_seconds, 0.0);
+    let mut test = Test::running(policy(), terms(1, 1), &["a"]);
+    let _ = test.join("b");
+    let ran = test.job.status(test.now).totals.training_seconds;
+    test.now = test.now + Duration::from_secs(55);
+    let _ = test.send(Event::NodeLost { node: id("b"), cause: silent });
+    assert_eq!(test.job.status(test.now).totals.training_seconds, ran + 55.0);
+}
+
+#[test]
 fn a_node_that_the_job_has_no_room_for_is_a_spare() {
     let mut test = Test::running(policy(), terms(1, 1), &["a"]);
     let _ = test.join("b");
