@@ -15,9 +15,9 @@ use tracing::{
     subscriber::set_global_default,
 };
 use tracing_subscriber::{
-    EnvFilter,
-    filter::LevelFilter,
+    filter::{LevelFilter, Targets},
     fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter, format::Writer},
+    layer::SubscriberExt as _,
     registry::LookupSpan,
 };
 
@@ -126,18 +126,21 @@ pub fn start(
         _ => LevelFilter::WARN,
     });
     let lines = tracing_subscriber::fmt().event_format(LineFormat(log.style)).with_writer(Lines(print));
-    // A second launcher in one process (a test) keeps the first one's log. The filter of many parts is slow to
-    // build and so only built on request.
-    let _already = match (log.level, variable("DLROVER_LOG")) {
-        (None, Some(filter)) => {
-            let filter = EnvFilter::builder().parse_lossy(filter);
-            set_global_default(lines.with_env_filter(filter).finish())
+    let filter = variable("DLROVER_LOG").filter(|_| log.level.is_none());
+    let parts = filter.map(str::parse::<Targets>);
+    // A second launcher in one process (a test) keeps the first one's log.
+    let _already = match &parts {
+        Some(Ok(parts)) => {
+            set_global_default(lines.with_max_level(LevelFilter::TRACE).finish().with(parts.clone()))
         }
-        (given, _) => {
-            let level = given.map(LevelFilter::from_level).or(level).unwrap_or(LevelFilter::WARN);
+        _ => {
+            let level = log.level.map(LevelFilter::from_level).or(level).unwrap_or(LevelFilter::WARN);
             set_global_default(lines.with_max_level(level).finish())
         }
     };
+    if let (Some(filter), Some(Err(error))) = (filter, &parts) {
+        tracing::warn!(%error, "`DLROVER_LOG={filter}` is ignored: give a level, or PART=LEVEL, such as agent=debug");
+    }
 }
 
 #[cfg(test)]

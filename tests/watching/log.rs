@@ -104,6 +104,14 @@ fn text_has_the_time_in_log_lines_and_not_in_the_report() {
 }
 
 #[test]
+fn a_filter_shows_a_part_and_an_invalid_one_is_named() {
+    let run = launch().env("DLROVER_LOG", "agent=debug").steps(WORKERS).finish().expect_code(0);
+    assert!(run.stderr.contains(" DEBUG agent::agent: "), "{run:#?}");
+    let run = launch().env("DLROVER_LOG", "agent=lots").steps(WORKERS).finish().expect_code(0);
+    assert!(run.stderr.contains("`DLROVER_LOG=agent=lots` is ignored: give a level, or PART=LEVEL"), "{run:#?}");
+}
+
+#[test]
 fn quiet_leaves_the_report() {
     let run = launch().flags(["-q"]).env("LOGLEVEL", "INFO").steps(WORKERS).finish().expect_code(0);
     assert_eq!(own_lines(&run), [""; 0]);
