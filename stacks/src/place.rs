@@ -70,7 +70,7 @@ const TORCH_WAITS: [&str; 24] = [
 ];
 
 /// Parts of the names of native functions that wait for peers or for a device, outside of any Python frame.
-const NATIVE_WAITS: [&str; 15] = [
+const NATIVE_WAITS: [&str; 11] = [
     "StreamSynchronize",
     "DeviceSynchronize",
     "EventSynchronize",
@@ -80,12 +80,8 @@ const NATIVE_WAITS: [&str; 15] = [
     "ncclGroupEnd",
     "ncclAllReduce",
     "ncclCommInit",
-    "mcclAllReduce",
     "gloo::",
-    "c10d::ProcessGroup",
-    "c10d::Work",
-    "c10d::TCPStore",
-    "c10d::Reducer",
+    "c10d::",
 ];
 
 impl Place {
