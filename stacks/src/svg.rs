@@ -114,29 +114,31 @@ fn head(svg: &mut String, height: f64, title: &str, trie: &Trie) {
 
 fn draw(svg: &mut String, one: &Laid, trie: &Trie, height: f64) {
     let y = height - FOOT - ROW * (one.depth + 1) as f64;
-    let (word, short, fill) = if one.node == 0 {
-        ("all".to_owned(), "all".to_owned(), "#c8c8c8".to_owned())
+    let (token, word, fill) = if one.node == 0 {
+        ("all", "all".to_owned(), "#c8c8c8".to_owned())
     } else {
         let word = trie.word(one.node);
-        let token = &trie.node(one.node).token;
-        let ranks = word.strip_prefix(token.as_str()).unwrap_or_default();
+        let token = trie.node(one.node).token.as_str();
         // Colours are by the whole word, as those of upstream.
-        (word.clone(), format!("{}{ranks}", label::short(token)), Colour::of(&word).shade(token))
+        let fill = Colour::of(&word).shade(token);
+        (token, word, fill)
     };
-    let text = label::fitting(&word, &short, one.width);
+    let ranks = word.strip_prefix(token).unwrap_or_default();
+    // Writing to a String does not fail.
     let _ok = write!(
         svg,
-        "<g data-d=\"{}\" data-s=\"{}\"><title>{}</title><rect x=\"{:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\" \
-         fill=\"{fill}\"/><text x=\"{:.1}\" y=\"{:.1}\">{}</text></g>\n",
+        "<g data-d=\"{}\" data-s=\"{}\" data-k=\"{}\"><title>{}</title><rect x=\"{:.1}\" y=\"{y:.1}\" width=\"{:.1}\" \
+         height=\"{:.1}\" fill=\"{fill}\"/><text x=\"{:.1}\" y=\"{:.1}\">{}</text></g>\n",
         one.depth,
-        escaped(&short),
+        escaped(&label::short(token)),
+        escaped(ranks),
         escaped(&word),
         one.x,
         one.width,
         ROW - 1.0,
         one.x + 3.0,
         y + 12.5,
-        escaped(&text)
+        escaped(&label::fitting(token, ranks, one.width))
     );
 }
 

@@ -1,7 +1,5 @@
 //! Text in boxes: how much of it fits, and how it is written in XML.
 
-use std::borrow::Cow;
-
 /// Width of a character of the monospace font at 12 pixels, with some room; the script in the picture has the same.
 const CHARACTER: f64 = 7.25;
 
@@ -15,21 +13,24 @@ pub(super) fn width(text: &str) -> f64 {
     text.chars().map(cells).sum::<usize>() as f64 * CHARACTER
 }
 
-/// The text of a box of this width: the word when it fits, else its short form, else a part of that, else nothing.
-pub(super) fn fitting<'a>(word: &'a str, short: &'a str, box_width: f64) -> Cow<'a, str> {
+/// The text of a box of this width: the whole word when it fits, else its short form; else the end of the function's name
+/// is left out before its ranks are, since they are what differs from box to box; else nothing.
+pub(super) fn fitting(token: &str, ranks: &str, box_width: f64) -> String {
     let room = box_width - 6.0;
-    for text in [word, short] {
-        if width(text) <= room {
-            return Cow::Borrowed(text);
+    let short = short(token);
+    for token in [token, &short] {
+        if width(token) + width(ranks) <= room {
+            return format!("{token}{ranks}");
         }
     }
-    let mut left = room - 2.0 * CHARACTER;
+    let ranks = if width(ranks) <= room / 2.0 { ranks } else { "" };
+    let mut left = room - width(ranks) - 2.0 * CHARACTER;
     let kept = short.chars().take_while(|character| {
         left -= cells(*character) as f64 * CHARACTER;
         left >= 0.0
     });
     let kept: String = kept.collect();
-    if kept.is_empty() { Cow::Borrowed("") } else { Cow::Owned(kept + "..") }
+    if kept.is_empty() { String::new() } else { format!("{kept}..{ranks}") }
 }
 
 /// `func@train.py:5` of `func@/work/train.py:5`.
@@ -66,12 +67,13 @@ mod tests {
 
     #[test]
     fn a_text_is_cut_to_its_box() {
-        let (word, short) = ("step@/work/train.py:5@0-5/7|6", "step@train.py:5@0-5/7|6");
-        assert_eq!(fitting(word, short, 400.0), word);
-        assert_eq!(fitting(word, short, 200.0), short);
-        assert_eq!(fitting(word, short, 60.0), "step@..");
-        assert_eq!(fitting(word, short, 20.0), "");
-        assert_eq!(fitting(word, short, 0.5), "");
+        let fitted = |width| fitting("step@/work/train.py:5", "@0-5/7|6", width);
+        assert_eq!(fitted(400.0), "step@/work/train.py:5@0-5/7|6");
+        assert_eq!(fitted(200.0), "step@train.py:5@0-5/7|6");
+        assert_eq!(fitted(140.0), "step@tra..@0-5/7|6");
+        assert_eq!(fitted(100.0), "step@train..");
+        assert_eq!(fitted(20.0), "");
+        assert_eq!(fitted(0.5), "");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 (function () {
   var frames = [].slice.call(document.querySelectorAll("#frames g")).map(function (g) {
     var r = g.querySelector("rect");
-    return { g: g, r: r, t: g.querySelector("text"), d: +g.getAttribute("data-d"), s: g.getAttribute("data-s"),
+    return { g: g, r: r, t: g.querySelector("text"), d: +g.getAttribute("data-d"), s: g.getAttribute("data-s"), k: g.getAttribute("data-k"),
       w: g.querySelector("title").textContent, x: +r.getAttribute("x"), n: +r.getAttribute("width") };
   });
   var info = document.getElementById("info"), reset = document.getElementById("reset");
@@ -9,8 +9,10 @@
   function fit(f, n) {
     var room = Math.floor((n - 6) / 7.25);
     if (f.w.length <= room) return f.w;
-    if (f.s.length <= room) return f.s;
-    return room < 3 ? "" : f.s.slice(0, room - 2) + "..";
+    if (f.s.length + f.k.length <= room) return f.s + f.k;
+    var k = f.k.length <= room / 2 ? f.k : "";
+    var left = room - k.length - 2;
+    return left < 1 ? "" : f.s.slice(0, left) + ".." + k;
   }
   function zoom(to) {
     var scale = full / to.n;

@@ -222,13 +222,12 @@ fn states_of_processes() {
             },
             "rank 6 is held by a debugger",
         ),
-        // Both are at fault: a rank that is stopped does not excuse one that is elsewhere.
+        // A debugger that held it for a moment, as py-spy does: its stack says where it is.
         (|dump| dump.state = Some("t (tracing stop)".to_owned()), ""),
     ];
     for (change, clause) in cases {
         let verdict = Verdict::of(&with(change));
         if clause.is_empty() {
-            // A debugger that held it for a moment, as py-spy does: its stack says where it is.
             assert_eq!(verdict.headline, "all 8 ranks wait in all_reduce at train.py:5 step");
             continue;
         }
