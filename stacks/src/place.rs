@@ -142,9 +142,10 @@ fn torch_collective(frames: &[Frame]) -> Option<String> {
                 {
                     // Gradients are reduced inside of it, and what the peers are waited for in is not Python.
                     found = found.or(Some("backward".to_owned()));
-                } else if is_of_peers && is_collective(name) || is_wait && TORCH_WAITS.contains(&bare) {
-                    found = Some(bare.to_owned());
-                } else if depth == 0 && CALLS_OUT.contains(&path) {
+                } else if is_of_peers && is_collective(name)
+                    || is_wait && TORCH_WAITS.contains(&bare)
+                    || depth == 0 && CALLS_OUT.contains(&path)
+                {
                     found = Some(bare.to_owned());
                 }
             }

@@ -77,39 +77,25 @@ fn laid_out(trie: &Trie) -> Vec<Laid> {
     boxes
 }
 
+/// Everything above the boxes, from the title to the group of the boxes.
 fn head(svg: &mut String, height: f64, title: &str, trie: &Trie) {
-    let middle = WIDTH / 2.0;
-    let title = escaped(title);
-    let _ok = write!(
-        svg,
-        "<?xml version=\"1.0\" encoding=\"UTF-8\" standalone=\"no\"?>\n\
-         <svg version=\"1.1\" width=\"{WIDTH:.0}\" height=\"{height:.0}\" viewBox=\"0 0 {WIDTH:.0} {height:.0}\" \
-         xmlns=\"http://www.w3.org/2000/svg\">\n\
-         <title>{title}</title>\n\
-         <style>\n{STYLE}</style>\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"#fbfbf6\"/>\n\
-         <text id=\"title\" x=\"{middle:.0}\" y=\"26\">{title}</text>\n\
-         <text id=\"reset\" x=\"{PAD}\" y=\"26\" class=\"hide\">reset zoom</text>\n"
-    );
-    // Each colour with what it stands for, and at the right how to read a box.
+    let mut legend = String::new();
     let mut x = PAD;
     for colour in Colour::ALL {
-        let meaning = colour.meaning();
+        let (plain, meaning, text) = (colour.plain(), colour.meaning(), x + 17.0);
+        // Writing to a String does not fail.
         let _ok = write!(
-            svg,
-            "<rect x=\"{x:.1}\" y=\"38\" width=\"12\" height=\"12\" rx=\"2\" fill=\"{}\"/>\
-             <text x=\"{:.1}\" y=\"48\">{meaning}</text>\n",
-            colour.plain(),
-            x + 17.0
+            legend,
+            "<rect x=\"{x:.1}\" y=\"38\" width=\"12\" height=\"12\" fill=\"{plain}\"/><text x=\"{text:.1}\" y=\"48\">{meaning}</text>"
         );
         x += 17.0 + label::width(meaning) + 18.0;
     }
-    let _ok = write!(
-        svg,
-        "<text x=\"{:.0}\" y=\"48\" text-anchor=\"end\">function@source@ranks here|ranks elsewhere of {}</text>\n<g id=\"frames\">\n",
-        WIDTH - PAD,
-        trie.world_size()
-    );
+    let filled = HEAD_TEMPLATE
+        .replace("{height}", &format!("{height:.0}"))
+        .replace("{world_size}", &trie.world_size().to_string())
+        .replace("{legend}", &legend)
+        .replace("{title}", &escaped(title));
+    svg.push_str(&filled);
 }
 
 fn draw(svg: &mut String, one: &Laid, trie: &Trie, height: f64) {
@@ -125,10 +111,10 @@ fn draw(svg: &mut String, one: &Laid, trie: &Trie, height: f64) {
     };
     let ranks = word.strip_prefix(token).unwrap_or_default();
     // Writing to a String does not fail.
-    let _ok = write!(
+    let _ok = writeln!(
         svg,
         "<g data-d=\"{}\" data-s=\"{}\" data-k=\"{}\"><title>{}</title><rect x=\"{:.1}\" y=\"{y:.1}\" width=\"{:.1}\" \
-         height=\"{:.1}\" fill=\"{fill}\"/><text x=\"{:.1}\" y=\"{:.1}\">{}</text></g>\n",
+         height=\"{:.1}\" fill=\"{fill}\"/><text x=\"{:.1}\" y=\"{:.1}\">{}</text></g>",
         one.depth,
         escaped(&label::short(token)),
         escaped(ranks),
@@ -142,17 +128,8 @@ fn draw(svg: &mut String, one: &Laid, trie: &Trie, height: f64) {
     );
 }
 
-const STYLE: &str = "\
-text { font: 12px monospace; fill: #111; }
-#title { font-size: 17px; text-anchor: middle; }
-#reset, #frames g { cursor: pointer; }
-#reset { fill: #0645ad; }
-#frames rect { rx: 2px; }
-#frames g:hover rect { stroke: #111; stroke-width: 1; }
-#frames text { pointer-events: none; white-space: pre; }
-.hide { display: none; }
-.below { opacity: 0.6; }
-";
+/// It has the width of the picture in it, 1600.
+const HEAD_TEMPLATE: &str = include_str!("svg/head.svg");
 
 /// A click on a box makes it as wide as the picture, with what is above it; a click on `all`, on `reset zoom`, or the
 /// Escape key shows everything again. The picture is complete without it.

@@ -189,12 +189,13 @@ fn a_rank_elsewhere_is_a_suspect_even_in_the_majority() {
 
 #[test]
 fn states_of_processes() {
-    let with = |change: fn(&mut RankDump)| {
+    type Change = fn(&mut RankDump);
+    let with = |change: Change| {
         let mut dumps = dumps(8, WAITING, &[]);
         change(&mut dumps[6]);
         dumps
     };
-    let cases: [(fn(&mut RankDump), &str); 7] = [
+    let cases: [(Change, &str); 7] = [
         (|dump| dump.state = Some("T (stopped)".to_owned()), "rank 6 is stopped (SIGSTOP)"),
         (|dump| dump.state = Some("Z (zombie)".to_owned()), "rank 6 has no process"),
         (|dump| *dump = RankDump::gone(6, 8), "rank 6 has no process"),
