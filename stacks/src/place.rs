@@ -5,7 +5,10 @@
 //! on that way are those of a collective, the rank waits in it. A worker without torch may have collectives of its own:
 //! a function with such a name counts as one, unless what it calls is in another file.
 
-use crate::model::{Frame, RankDump, main_thread};
+use crate::{
+    model::{Frame, RankDump, main_thread},
+    words::printable,
+};
 
 /// Where a rank is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,7 +102,8 @@ impl Place {
         let frame = owners.into_iter().find_map(innermost_of)?.clone();
         let waits_in = torch_collective(frames)
             .or_else(|| own_collective(frames))
-            .or_else(|| native_wait(native).map(str::to_owned));
+            .or_else(|| native_wait(native).map(str::to_owned))
+            .map(|name| printable(&name));
         Some(Self { waits_in, frame, path })
     }
 
@@ -110,7 +114,7 @@ impl Place {
         };
         let frame = frames.iter().find(is_own).or(frames.first())?.clone();
         let path = frames.iter().filter(is_own).cloned().collect();
-        Some(Self { waits_in: native_wait(frames).map(str::to_owned), frame, path })
+        Some(Self { waits_in: native_wait(frames).map(printable), frame, path })
     }
 }
 

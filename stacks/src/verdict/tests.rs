@@ -330,6 +330,9 @@ fn a_hostile_dump_gives_a_short_line() {
     evil[1].python[0].frames[0].function = "\u{1b}[2J".repeat(1000);
     let headline = Verdict::of(&evil).headline;
     assert!(headline.len() < 400 && !headline.contains('\u{1b}'), "{headline}");
+    evil[0].python[0].frames[0].function = "all_reduce\u{1b}[2J".to_owned();
+    evil[0].python[0].frames[0].file = "/w/train.py".to_owned();
+    assert!(Verdict::of(&evil).headline.ends_with("; 0 waits in all_reduce[2J"));
 }
 
 #[test]
