@@ -24,6 +24,9 @@ pub struct RankDump {
     /// The `State:` line of `/proc/PID/status`, as `S (sleeping)`, read before the stacks: reading them stops the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
+    /// The last step that the rank is known to have finished, if its progress is counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
     /// The kernel function in which the main thread waits (`/proc/PID/wchan`), if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wchan: Option<String>,

@@ -73,8 +73,9 @@ const TORCH_WAITS: [&str; 24] = [
 ];
 
 /// Parts of the names of native functions that wait for peers or for a device, outside of any Python frame.
-const NATIVE_WAITS: [&str; 11] = [
+const NATIVE_WAITS: [&str; 12] = [
     "StreamSynchronize",
+    "aclrtSynchronize",
     "DeviceSynchronize",
     "EventSynchronize",
     "CtxSynchronize",

@@ -2,7 +2,8 @@
 //!
 //! Ranks that wait for their peers are the victims of a hang, so they are suspects only when nothing else is known: when
 //! all wait, but not all in the same call. Of several groups the largest is taken for the victims; when there are two
-//! of that size, the smaller ones are named, and when all are of one size, all are. When all ranks wait in the same
+//! of that size, the smaller ones are named. When all are of one size, the ranks that are ahead by their counted steps
+//! are named, because they have left out what their peers wait in; else all are. When all ranks wait in the same
 //! call, none is named: the stacks do not say then what they wait for.
 
 use std::collections::BTreeMap;
@@ -120,7 +121,7 @@ impl Sorted {
         } else if has_odd_process {
             self.list_waiting(&mut clauses);
         } else {
-            self.name_waiting(has_unknown, &mut suspects, &mut clauses);
+            self.name_waiting(dumps, has_unknown, &mut suspects, &mut clauses);
             if suspects.is_empty() && !self.waiting.is_empty() {
                 self.suspect_unknown(&mut suspects);
             }
@@ -222,10 +223,28 @@ impl Sorted {
     }
 
     /// All ranks that are known wait. Those in another call than most are suspects.
-    fn name_waiting(&self, has_unknown: bool, suspects: &mut Suspects, clauses: &mut Vec<String>) {
+    fn name_waiting(
+        &self,
+        dumps: &BTreeMap<u32, &RankDump>,
+        has_unknown: bool,
+        suspects: &mut Suspects,
+        clauses: &mut Vec<String>,
+    ) {
         let calls = self.calls();
         let [(call, ranks)] = &calls[..] else {
-            let odd = odd_ones(&calls);
+            let mut odd = odd_ones(&calls);
+            let mut ahead = None;
+            if odd.len() == calls.len()
+                && let Some((groups, step)) = ahead_ones(&calls, dumps)
+            {
+                let ranks: Ranks = groups.iter().flat_map(|(_, ranks)| ranks.iter()).collect();
+                ahead = Some(words::ranks(
+                    &ranks,
+                    &format!("is ahead (step {step})"),
+                    &format!("are ahead (step {step})"),
+                ));
+                odd = groups;
+            }
             // The call alone does not tell them apart when it is the same one from another line.
             let of_same_name =
                 |call: &Call| calls.iter().filter(|(other, _)| other.name == call.name).count() > 1;
@@ -251,6 +270,7 @@ impl Sorted {
                 (false, true) => clauses.push(sentences.join(" while ")),
                 (false, false) => clauses.push(format!("{} while {}", sentences.join(", "), rest.join(", "))),
             }
+            clauses.extend(ahead);
             return;
         };
         let at = format!("{} at {}", call.name, call.place);
@@ -328,6 +348,24 @@ fn odd_ones<K>(groups: &[(K, Ranks)]) -> Vec<&(K, Ranks)> {
     let largest = groups.iter().map(|(_, ranks)| ranks.len()).max().unwrap_or(0);
     let smaller: Vec<&(K, Ranks)> = groups.iter().filter(|(_, ranks)| ranks.len() < largest).collect();
     if smaller.is_empty() { groups.iter().collect() } else { smaller }
+}
+
+/// The groups whose ranks have all finished a step that no rank of the others has, and that step; none when that cannot
+/// be told.
+fn ahead_ones<'a>(
+    calls: &'a [(Call, Ranks)],
+    dumps: &BTreeMap<u32, &RankDump>,
+) -> Option<(Vec<&'a (Call, Ranks)>, u64)> {
+    let step = |rank: u32| dumps.get(&rank).and_then(|dump| dump.step);
+    let steps: Vec<Vec<u64>> =
+        calls.iter().map(|(_, ranks)| ranks.iter().map(step).collect()).collect::<Option<_>>()?;
+    let last = *steps.iter().flatten().max()?;
+    let is_ahead = |steps: &Vec<u64>| steps.iter().all(|step| *step == last);
+    let is_behind = |steps: &Vec<u64>| steps.iter().all(|step| *step < last);
+    let ahead: Vec<_> =
+        calls.iter().zip(&steps).filter(|(_, steps)| is_ahead(steps)).map(|(call, _)| call).collect();
+    let is_clear = steps.iter().all(|steps| is_ahead(steps) || is_behind(steps));
+    (is_clear && ahead.len() < calls.len()).then_some((ahead, last))
 }
 
 #[cfg(test)]

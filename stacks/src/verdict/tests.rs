@@ -1,5 +1,7 @@
 //! Verdicts on stacks of torch, captured from small gloo jobs, and on made-up ones.
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::{document, model::Thread};
 
@@ -148,6 +150,24 @@ fn a_skipped_collective() {
         "ranks 0-1 wait in all_reduce while ranks 2-3 wait in barrier",
         &[0, 1, 2, 3],
     );
+}
+
+/// Of as many ranks in each call those have left one out that are ahead.
+#[test]
+fn a_tie_is_broken_by_counted_steps() {
+    let mut dumps = dumps(2, WAITING, &[(1, AT_BARRIER)]);
+    let with_steps = |dumps: &mut [RankDump], steps: [Option<u64>; 2]| {
+        dumps.iter_mut().zip(steps).for_each(|(dump, step)| dump.step = step);
+    };
+    let tie = "rank 0 waits in all_reduce while rank 1 waits in barrier";
+    with_steps(&mut dumps, [Some(7), Some(8)]);
+    check(&dumps, "rank 1 waits in barrier while 0 waits in all_reduce; rank 1 is ahead (step 8)", &[1]);
+    with_steps(&mut dumps, [Some(9), Some(8)]);
+    check(&dumps, "rank 0 waits in all_reduce while 1 waits in barrier; rank 0 is ahead (step 9)", &[0]);
+    with_steps(&mut dumps, [Some(8), Some(8)]);
+    check(&dumps, tie, &[0, 1]);
+    with_steps(&mut dumps, [None, Some(8)]);
+    check(&dumps, tie, &[0, 1]);
 }
 
 #[test]
@@ -341,6 +361,41 @@ fn no_dumps_give_no_verdict() {
         Verdict::of([]),
         Verdict { world_size: 0, suspects: Suspects::new(), headline: String::new(), details: Vec::new() }
     );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Whatever is known of each rank: the order of dumps does not matter, suspects are ranks of the job, and a rank that
+    /// waits is none while another one is known to be elsewhere.
+    #[test]
+    fn verdicts_keep_their_rules(kinds in prop::collection::vec((0_u8..8, prop::option::of(0_u64..3)), 1..7)) {
+        let world_size = u32::try_from(kinds.len()).expect("a few");
+        let of = |(rank, (kind, step)): (usize, &(u8, Option<u64>))| {
+            let rank = u32::try_from(rank).expect("a few");
+            let stack = [WAITING, WAITING, AT_BARRIER, LOADING][usize::from(*kind % 4)];
+            let placed = RankDump { step: *step, ..dump(rank, world_size, stack) };
+            match kind {
+                4 => Some(RankDump { state: Some("T (stopped)".to_owned()), ..placed }),
+                5 => Some(RankDump::gone(rank, world_size)),
+                6 => Some(RankDump::unread(rank, world_size, "no reply")),
+                7 if rank > 0 => None,
+                _ => Some(placed),
+            }
+        };
+        let dumps: Vec<RankDump> = kinds.iter().enumerate().filter_map(of).collect();
+        let verdict = Verdict::of(&dumps);
+        prop_assert_eq!(&verdict, &Verdict::of(dumps.iter().rev()));
+        prop_assert!(!verdict.headline.is_empty());
+        prop_assert!(verdict.suspects.keys().all(|rank| *rank < world_size));
+        let is_elsewhere = |reason: &Reason| {
+            matches!(reason, Reason::Elsewhere { .. } | Reason::Stopped | Reason::Gone)
+        };
+        let has_elsewhere = verdict.suspects.values().any(is_elsewhere);
+        prop_assert!(!has_elsewhere || verdict.suspects.values().all(is_elsewhere), "{:?}", verdict);
+        let certain = kinds.iter().filter(|(kind, _)| matches!(kind, 4 | 5)).count();
+        prop_assert!(verdict.suspects.len() >= certain);
+    }
 }
 
 /// The reason goes into reports of the master as evidence.
