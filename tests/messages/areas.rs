@@ -5,7 +5,7 @@ pub(crate) struct Area {
     pub(crate) places: &'static [&'static str],
 }
 
-pub(crate) const AREAS: [Area; 10] = [
+pub(crate) const AREAS: [Area; 11] = [
     Area {
         title: "The end of a run",
         places: &["launcher/src/child_failed", "launcher/src/failure", "rules/src/failure"],
@@ -44,6 +44,7 @@ pub(crate) const AREAS: [Area; 10] = [
     },
     Area { title: "The network check", places: &["diagnosis/src/network_check"] },
     Area { title: "The switchbox check", places: &["diagnosis/src/switchbox", "probes/src/child/switchbox"] },
+    Area { title: "Hangs and stacks", places: &["stacks/src/"] },
     Area { title: "Probes", places: &["probes/src/"] },
     Area { title: "dlrover-diag", places: &["dlrover-diag/src/"] },
     Area { title: "Other decisions", places: &["diagnosis/src/", "rules/src/"] },

@@ -14,9 +14,10 @@ use syn::{
 };
 
 /// The crates whose messages people read.
-const CRATES: [&str; 10] = [
+const CRATES: [&str; 11] = [
     "rules",
     "diagnosis",
+    "stacks",
     "processes",
     "store",
     "master-proto",

@@ -3,9 +3,10 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 /// Each crate, and the crates of the workspace that it may depend on. Pure crates do not depend on shells.
-const CRATES: [(&str, &[&str]); 12] = [
+const CRATES: [(&str, &[&str]); 13] = [
     ("diagnosis", &[]),
     ("rules", &["diagnosis"]),
+    ("stacks", &[]),
     ("store", &[]),
     ("processes", &["rules"]),
     ("master-proto", &["diagnosis", "rules"]),
@@ -60,6 +61,7 @@ fn every_crate_depends_only_on_allowed_crates() {
 fn pure_crates_have_the_same_clippy_configuration() {
     let fence = |name: &str| fs::read_to_string(tree().join(name).join("clippy.toml")).unwrap();
     assert_eq!(fence("rules"), fence("diagnosis"));
+    assert_eq!(fence("rules"), fence("stacks"));
 }
 
 #[test]

@@ -36,6 +36,7 @@ use rules::{
     verdict::{JobFailure, JobVerdict},
     world::Assignment,
 };
+use stacks::{Frame, RankDump, Thread};
 use store::Request;
 
 fn main() -> io::Result<()> {
@@ -87,6 +88,14 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
             let words = readers::ring_hellos(7);
             words.iter().flat_map(|word| [[&[0], &word[..]].concat(), [&[1], &word[..]].concat()]).collect()
         }
+        "stack_json" => stack_documents().iter().map(|dump| dump.to_json().into_bytes()).collect(),
+        "stack_upstream" => vec![
+            // A native thread, a Python thread, the pid and the state.
+            b"\x0a\x1d\x08\x4d\x12\x06python\x1a\x11\x0a\x04poll\x12\x09libc.so.6\
+              \x12\x1e\x1a\x04Main\x3a\x16\x0a\x08<module>\x12\x0atrain.py:5\x18\x4d\x5a\x0cS (sleeping)"
+                .to_vec(),
+            b"\x18\x4d\x5a\x0eD (disk sleep)".to_vec(),
+        ],
         "store" => stores(),
         "switchbox" => [
             "bandwidth:50040.0MB/s\n",
@@ -100,6 +109,25 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
         "topology" => texts(&["# asw psw ip\na1 p1 10.0.0.1\na1 p1 ::ffff:10.0.0.2\n\na2 p1 10.0.0.3\n"]),
         _ => Vec::new(),
     }
+}
+
+fn stack_documents() -> Vec<RankDump> {
+    let frame =
+        |function: &str, file: &str, line| Frame { function: function.into(), file: file.into(), line };
+    let torch = "/x/site-packages/torch/distributed/distributed_c10d.py";
+    let waiting = vec![frame("all_reduce", torch, Some(1)), frame("<module>", "train.py", Some(5))];
+    let native = vec![frame("c10d::Work::wait", "libtorch.so", None), frame("main", "??", None)];
+    let whole = RankDump {
+        host: "h".into(),
+        pid: Some(77),
+        state: Some("S (sleeping)".into()),
+        wchan: Some("do_poll".into()),
+        syscall: Some("poll".into()),
+        python: vec![Thread { name: "MainThread".into(), frames: waiting }],
+        native: vec![Thread { name: "python".into(), frames: native }],
+        ..RankDump::new(3, 8)
+    };
+    vec![whole, RankDump::gone(3, 8), RankDump::unread(3, 8, "no reply")]
 }
 
 fn tables() -> Vec<Vec<u8>> {

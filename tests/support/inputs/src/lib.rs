@@ -11,6 +11,7 @@ mod inventory;
 mod job;
 pub mod journal;
 mod ring;
+mod stack_files;
 pub mod steps;
 mod store;
 mod wire;
@@ -19,7 +20,7 @@ mod wire;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 16] = [
+pub const TARGETS: [Target; 18] = [
     ("check_command", answers::check_command),
     ("error_file", agents::error_file),
     ("gate", wire::gate),
@@ -33,6 +34,8 @@ pub const TARGETS: [Target; 16] = [
     ("nvidia_smi", gpu_texts::nvidia_smi),
     ("proc_stat", agents::proc_stat),
     ("ring_meet", ring::meet),
+    ("stack_json", stack_files::json),
+    ("stack_upstream", stack_files::upstream),
     ("store", store::store),
     ("switchbox", answers::switchbox),
     ("topology", gpu_texts::topology),

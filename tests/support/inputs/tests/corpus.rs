@@ -53,5 +53,5 @@ macro_rules! corpora {
 
 corpora! {
     check_command error_file gate gpu_topology guard inventory job journal journal_header mx_smi nvidia_smi proc_stat
-    ring_meet store switchbox topology
+    ring_meet stack_json stack_upstream store switchbox topology
 }

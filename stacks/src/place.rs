@@ -1,0 +1,230 @@
+//! Where a rank is: in a collective, in which it waits for its peers, or elsewhere.
+//!
+//! The frames of the main Python thread are read from the innermost one outwards. Frames of the standard library, of
+//! torch and of installed packages lead to the frame of the user's own code, which names the place. When torch's frames
+//! on that way are those of a collective, the rank waits in it. A worker without torch may have collectives of its own:
+//! a function with such a name counts as one, unless what it calls is in another file.
+
+use crate::{
+    model::{Frame, RankDump, main_thread},
+    words::printable,
+};
+
+/// Where a rank is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The collective, or the call that waits for a device, that the rank waits in; none: it is elsewhere.
+    pub waits_in: Option<String>,
+    /// The innermost frame of the user's code, or of what comes nearest to it.
+    pub frame: Frame,
+    /// The frames of the user's code, innermost first.
+    pub path: Vec<Frame>,
+}
+
+/// Whose code a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Owner {
+    User,
+    Package,
+    Torch,
+    Python,
+}
+
+/// Collectives by the beginning of their names, without leading underscores.
+const COLLECTIVES: [&str; 10] = [
+    "all_reduce",
+    "allreduce",
+    "all_gather",
+    "allgather",
+    "reduce_scatter",
+    "all_to_all",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "monitored_barrier",
+];
+
+/// Further functions of torch that wait for peers or for a device, by their whole names.
+const TORCH_WAITS: [&str; 24] = [
+    "init_process_group",
+    "destroy_process_group",
+    "new_group",
+    "store_based_barrier",
+    "rendezvous",
+    "wait",
+    "synchronize",
+    "get",
+    "send",
+    "recv",
+    "isend",
+    "irecv",
+    "batch_isend_irecv",
+    "send_object_list",
+    "recv_object_list",
+    "gather",
+    "gather_object",
+    "scatter",
+    "scatter_object_list",
+    "reduce",
+    "sync_module_states",
+    "verify_param_shape_across_processes",
+    "sync_buffers",
+    "sync_params_and_buffers",
+];
+
+/// Parts of the names of native functions that wait for peers or for a device, outside of any Python frame.
+const NATIVE_WAITS: [&str; 12] = [
+    "StreamSynchronize",
+    "aclrtSynchronize",
+    "DeviceSynchronize",
+    "EventSynchronize",
+    "CtxSynchronize",
+    "cuMemcpyDtoH",
+    "stream_synchronize",
+    "ncclGroupEnd",
+    "ncclAllReduce",
+    "ncclCommInit",
+    "gloo::",
+    "c10d::",
+];
+
+impl Place {
+    /// Finds where the rank of a dump is; none when no stack of it is known.
+    #[must_use]
+    pub fn of(dump: &RankDump) -> Option<Self> {
+        let native = main_thread(&dump.native).map_or(&[][..], |thread| &thread.frames);
+        let Some(python) = main_thread(&dump.python) else { return Self::of_native(native) };
+        let frames = &python.frames;
+        let path: Vec<Frame> =
+            frames.iter().filter(|frame| owner(&frame.file) == Owner::User).cloned().collect();
+        // The nearest to the user's code that there is.
+        let owners = [Owner::User, Owner::Package, Owner::Torch, Owner::Python];
+        let innermost_of = |wanted: Owner| frames.iter().find(|frame| owner(&frame.file) == wanted);
+        let frame = owners.into_iter().find_map(innermost_of)?.clone();
+        let waits_in = torch_collective(frames)
+            .or_else(|| own_collective(frames))
+            .or_else(|| native_wait(native).map(str::to_owned))
+            .map(|name| printable(&name));
+        Some(Self { waits_in, frame, path })
+    }
+
+    /// A worker that is no Python program, or whose Python stacks could not be read.
+    fn of_native(frames: &[Frame]) -> Option<Self> {
+        let is_own = |frame: &&Frame| {
+            frame.line.is_some() || !(frame.file == crate::token::NO_SOURCE || frame.file.contains("/lib"))
+        };
+        let frame = frames.iter().find(is_own).or(frames.first())?.clone();
+        let path = frames.iter().filter(is_own).cloned().collect();
+        Some(Self { waits_in: native_wait(frames).map(printable), frame, path })
+    }
+}
+
+/// The name of a function without the class or function it is defined in: py-spy prints `Tensor.backward`.
+fn last_name(function: &str) -> &str {
+    function.rsplit('.').next().unwrap_or(function)
+}
+
+fn is_collective(function: &str) -> bool {
+    let name = last_name(function).trim_start_matches('_');
+    COLLECTIVES.iter().any(|collective| name.starts_with(collective))
+}
+
+/// The outermost collective among the frames of torch from the innermost frame outwards: what the user's code has called,
+/// not what that is made of.
+fn torch_collective(frames: &[Frame]) -> Option<String> {
+    let mut found = None;
+    for (depth, frame) in frames.iter().enumerate() {
+        let name = last_name(&frame.function);
+        match owner(&frame.file) {
+            Owner::Python => {}
+            Owner::Torch => {
+                let path = in_torch(&frame.file);
+                let bare = name.trim_start_matches('_');
+                let is_of_peers = path.starts_with("distributed/") || path == "nn/parallel/distributed.py";
+                let is_wait = is_of_peers || path.starts_with("cuda/") || path.starts_with("futures/");
+                if path == "autograd/graph.py" && bare == "engine_run_backward"
+                    || path.starts_with("autograd/") && bare == "run_backward"
+                {
+                    // Gradients are reduced inside of it, and what the peers are waited for in is not Python.
+                    found = found.or(Some("backward".to_owned()));
+                } else if is_of_peers && is_collective(name)
+                    || is_wait && TORCH_WAITS.contains(&bare)
+                    || depth == 0 && CALLS_OUT.contains(&path)
+                {
+                    found = Some(bare.to_owned());
+                }
+            }
+            Owner::Package if is_collective(name) => found = Some(name.to_owned()),
+            Owner::Package | Owner::User => break,
+        }
+    }
+    found
+}
+
+/// Files of torch whose functions do nothing that lasts but call the peers.
+const CALLS_OUT: [&str; 5] = [
+    "distributed/distributed_c10d.py",
+    "distributed/rendezvous.py",
+    "distributed/utils.py",
+    "distributed/_functional_collectives.py",
+    "nn/parallel/distributed.py",
+];
+
+/// The outermost function of the user's own with the name of a collective that, but for libraries, calls only functions
+/// of its own file.
+fn own_collective(frames: &[Frame]) -> Option<String> {
+    let mut own = frames.iter().filter(|frame| owner(&frame.file) <= Owner::Package);
+    let file = &own.clone().next()?.file;
+    let in_file = own.by_ref().take_while(|frame| frame.file == *file);
+    let names = in_file.map(|frame| last_name(&frame.function));
+    names.filter(|name| *name != "<module>" && is_collective(name)).last().map(str::to_owned)
+}
+
+/// The innermost native function that waits for a device or for peers, up to the first frame of the Python interpreter.
+fn native_wait(frames: &[Frame]) -> Option<&str> {
+    let of_call = frames.iter().take_while(|frame| !frame.function.contains("PyEval_"));
+    let names = of_call.map(|frame| frame.function.split(['(', '<']).next().unwrap_or_default());
+    names.filter(|name| NATIVE_WAITS.iter().any(|part| name.contains(part))).last()
+}
+
+/// Returns whose code a file is, by the folders that Python installs it into.
+fn owner(file: &str) -> Owner {
+    for folder in ["/site-packages/", "/dist-packages/"] {
+        if let Some((_, path)) = file.rsplit_once(folder) {
+            return if path.starts_with("torch/") { Owner::Torch } else { Owner::Package };
+        }
+    }
+    // py-spy can shorten paths to what is behind the folder of packages; a build from sources has no such folder.
+    if file.starts_with("torch/") || file.contains("/pytorch/torch/") {
+        return Owner::Torch;
+    }
+    let is_library =
+        file.contains("/lib/python3") || file.contains("/lib64/python3") || file.starts_with("<frozen ");
+    let is_shortened =
+        SHORTENED.iter().any(|name| file == *name || name.ends_with('/') && file.starts_with(name));
+    if is_library || is_shortened { Owner::Python } else { Owner::User }
+}
+
+/// Files of the standard library that waiting threads are in, in shortened form.
+const SHORTENED: [&str; 9] = [
+    "threading.py",
+    "selectors.py",
+    "queue.py",
+    "socket.py",
+    "ssl.py",
+    "subprocess.py",
+    "multiprocessing/",
+    "concurrent/",
+    "asyncio/",
+];
+
+/// The path of a file inside of torch.
+fn in_torch(file: &str) -> &str {
+    let inside = ["/site-packages/torch/", "/dist-packages/torch/", "/pytorch/torch/"];
+    let found = inside.iter().find_map(|folder| file.rsplit_once(folder).map(|(_, path)| path));
+    found.or_else(|| file.strip_prefix("torch/")).unwrap_or(file)
+}
+
+#[cfg(test)]
+#[path = "place/tests.rs"]
+mod tests;
