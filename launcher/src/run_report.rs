@@ -10,6 +10,7 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use rules::{
     failure::{ExitCause, Failure, Outcome, WorkerFailure, root_cause},
     push::Push,
+    root_cause::RootCause,
     signal_name::signal_text,
     worker_group::{Effect, Event},
     world::Assignment,
@@ -131,21 +132,23 @@ impl RunReport {
                 .iter()
                 .map(|failure| self.failure(failure, report.workers.get(&failure.local_rank)))
                 .collect();
-            if root < all.len() {
+            if root < all.len() && report.root_cause.is_none() {
                 document["first_failure"] = all.remove(root);
             }
             document["other_failures"] = all.into();
+        }
+        if let (Outcome::Failed(_), Some(root_cause)) = (&report.outcome, &report.root_cause) {
+            document["first_failure"] = of_another_node(root_cause);
         }
         document
     }
 
     /// A worker of this node that failed.
     fn failure(&self, failure: &WorkerFailure, evidence: Option<&WorkerEvidence>) -> Value {
-        let (exit_code, signal) = match failure.cause {
-            ExitCause::Code(code) => (Some(code), None),
-            ExitCause::Signal(signal) => (None, Some(signal_text(signal))),
-        };
+        let (exit_code, signal) = ended(failure);
         let lines = evidence.and_then(|worker| worker.stderr_tail.as_deref()).map(failure::tail_lines);
+        let printed = evidence.map(|worker| worker.detail(failure.clone()).message().to_owned());
+        let printed = printed.filter(|message| !message.is_empty());
         let error_file = evidence.and_then(|worker| worker.error_file.as_ref()?.as_ref().ok());
         let path = |path: Option<&PathBuf>| path.map(|path| path.to_string_lossy().into_owned());
         json!({
@@ -160,11 +163,43 @@ impl RunReport {
             "time": DateTime::from_timestamp(failure.unix_secs, 0).map(time),
             "reason": failure::explained(failure),
             "last_lines": lines.unwrap_or_default(),
-            "message": error_file.and_then(|file| message(&file.document)),
+            "message": error_file.and_then(|file| message(&file.document)).map(str::to_owned).or(printed),
             "error_file": path(error_file.map(|file| &file.path)),
             "stdout_log": path(evidence.and_then(|worker| worker.stdout_log.as_ref())),
             "stderr_log": path(evidence.and_then(|worker| worker.stderr_log.as_ref())),
         })
+    }
+}
+
+/// A worker of another node, as the job master told of it.
+fn of_another_node(root_cause: &RootCause) -> Value {
+    let RootCause { node, detail, .. } = root_cause;
+    let failure = &detail.failure;
+    let (exit_code, signal) = ended(failure);
+    json!({
+        "rank": failure.rank.0,
+        "local_rank": failure.local_rank.0,
+        "node_rank": node.rank.map(|rank| rank.0),
+        "host": node.host,
+        "pid": failure.pid,
+        "exit_code": exit_code,
+        "signal": signal,
+        "out_of_memory": failure.out_of_memory,
+        "time": DateTime::from_timestamp(failure.unix_secs, 0).map(time),
+        "reason": failure::explained(failure),
+        "last_lines": detail.lines(),
+        "message": Some(detail.message()).filter(|message| !message.is_empty()),
+        "error_file": null,
+        "stdout_log": null,
+        "stderr_log": null,
+    })
+}
+
+/// The exit code, or the signal.
+fn ended(failure: &WorkerFailure) -> (Option<i32>, Option<String>) {
+    match failure.cause {
+        ExitCause::Code(code) => (Some(code), None),
+        ExitCause::Signal(signal) => (None, Some(signal_text(signal))),
     }
 }
 

@@ -148,11 +148,26 @@ fn the_exception_of_one_rank_is_in_the_report_of_every_node() {
         "1@0 exit 4",
         "hang",
     ];
-    let nodes = [1, 2, 3].map(|place| job.node(place).flags(line).steps(&steps).start());
+    let document = |place: u8| job.dir().join(format!("report-{place}.json"));
+    let nodes = [1, 2, 3].map(|place| {
+        let document = format!("--report-json={}", document(place).display());
+        job.node(place).flags(line).flags([document]).steps(&steps).start()
+    });
     let world = job.await_world(3, 0);
     job.touch("fail");
     let outcomes = job.finish(nodes, 1);
     let failed = &world[2];
+    for place in [1, 2, 3] {
+        let document = std::fs::read_to_string(document(place)).expect("a report");
+        let document: serde_json::Value = serde_json::from_str(&document).expect("JSON");
+        let first = &document["first_failure"];
+        assert_eq!(
+            (&first["rank"], &first["node_rank"], &first["pid"]),
+            (&2.into(), &2.into(), &failed.pid.into())
+        );
+        let lines = first["last_lines"].as_array().expect("lines");
+        assert_eq!(lines.last().expect("lines"), "RuntimeError: no data in shard 13", "{document:#}");
+    }
     let summary = format!(
         "dlrover-run: root cause: rank 2 (local rank 0, node rank 2, host {}, pid {}): exit code 1: RuntimeError: no \
          data in shard 13",

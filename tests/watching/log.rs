@@ -108,7 +108,10 @@ fn a_filter_shows_a_part_and_an_invalid_one_is_named() {
     let run = launch().env("DLROVER_LOG", "agent=debug").steps(WORKERS).finish().expect_code(0);
     assert!(run.stderr.contains(" DEBUG agent::agent: "), "{run:#?}");
     let run = launch().env("DLROVER_LOG", "agent=lots").steps(WORKERS).finish().expect_code(0);
-    assert!(run.stderr.contains("`DLROVER_LOG=agent=lots` is ignored: give a level, or PART=LEVEL"), "{run:#?}");
+    assert!(
+        run.stderr.contains("`DLROVER_LOG=agent=lots` is ignored: give a level, or PART=LEVEL"),
+        "{run:#?}"
+    );
 }
 
 #[test]
