@@ -71,7 +71,7 @@ Exit code: 0 when there is a status, 1 when no job master answers, 2 when the co
 pub(super) struct Arguments {
     #[command(flatten)]
     at: Where,
-    /// Show it again when it changes, until the job ends: a live screen, or a line for each change where standard \
+    /// Show it again when it changes, until the job ends: a live screen, or a line for each change where standard
     /// output is no terminal
     #[arg(long, short)]
     watch: bool,

@@ -153,22 +153,27 @@ pub fn message(report: &Report, settings: &RunSettings, rendezvous: &Rendezvous)
     (!text.is_empty()).then_some(text)
 }
 
-/// The root cause in one line, the first of the report: on every node the same, wherever it was.
+/// The first line of the report.
 fn summary(report: &Report) -> String {
+    root_cause_of(report).map(|summary| format!("dlrover-run: root cause: {summary}\n")).unwrap_or_default()
+}
+
+/// The root cause in one line: on every node the same, wherever it was.
+pub(crate) fn root_cause_of(report: &Report) -> Option<String> {
     let own;
     let summary: &dyn fmt::Display = match (&report.root_cause, &report.outcome) {
         (Some(root_cause), Outcome::Failed(_)) => root_cause,
         (None, Outcome::Failed(Failure::Workers(group))) => {
             let failures = dated(group, &report.workers);
-            let Some(root) = failures.get(root_cause(&failures)) else { return String::new() };
+            let root = failures.get(root_cause(&failures))?;
             let worker = report.workers.get(&root.local_rank);
             let detail = worker.map(|worker| worker.detail(root.clone()));
             own = detail.unwrap_or_else(|| FailureDetail::bare(root.clone()));
             &Summary { detail: &own, node_rank: report.node_rank, host: &report.host }
         }
-        _ => return String::new(),
+        _ => return None,
     };
-    format!("dlrover-run: root cause: {summary}\n")
+    Some(summary.to_string())
 }
 
 /// What the failed worker of another node printed last.
@@ -282,6 +287,19 @@ pub(crate) fn explained(failure: &WorkerFailure) -> String {
         _ => "see signal(7)",
     };
     format!("{name}, {meaning}")
+}
+
+/// The meaning of the exit of a worker that was not the first to fail. The launcher stops such workers itself.
+pub(crate) fn explained_later(failure: &WorkerFailure) -> String {
+    match failure.cause {
+        ExitCause::Signal(signal) if !failure.out_of_memory => match signal_text(signal).as_str() {
+            name @ ("SIGTERM" | "SIGKILL") => {
+                format!("{name}, which this launcher sends to the other workers after the first failure")
+            }
+            _ => explained(failure),
+        },
+        ExitCause::Signal(_) | ExitCause::Code(_) => explained(failure),
+    }
 }
 
 fn unkillable(unkillable: &[UnkillableProcess]) -> String {

@@ -110,6 +110,7 @@ impl RunReport {
             "max_restarts": self.max_restarts,
             "node_rank": node_rank,
             "world": world,
+            "root_cause": null,
             "first_failure": null,
             "other_failures": [],
             "log_folder": null,
@@ -128,15 +129,24 @@ impl RunReport {
         if let Outcome::Failed(Failure::Workers(group)) = &report.outcome {
             let failures = failure::dated(group, &report.workers);
             let root = root_cause(&failures);
+            let is_first = |index: usize| index == root && report.root_cause.is_none();
             let mut all: Vec<Value> = failures
                 .iter()
-                .map(|failure| self.failure(failure, report.workers.get(&failure.local_rank)))
+                .enumerate()
+                .map(|(index, failure)| {
+                    let reason = match is_first(index) {
+                        true => failure::explained(failure),
+                        false => failure::explained_later(failure),
+                    };
+                    self.failure(failure, reason, report.workers.get(&failure.local_rank))
+                })
                 .collect();
-            if root < all.len() && report.root_cause.is_none() {
+            if is_first(root) && root < all.len() {
                 document["first_failure"] = all.remove(root);
             }
             document["other_failures"] = all.into();
         }
+        document["root_cause"] = failure::root_cause_of(report).into();
         if let (Outcome::Failed(_), Some(root_cause)) = (&report.outcome, &report.root_cause) {
             document["first_failure"] = of_another_node(root_cause);
         }
@@ -144,7 +154,7 @@ impl RunReport {
     }
 
     /// A worker of this node that failed.
-    fn failure(&self, failure: &WorkerFailure, evidence: Option<&WorkerEvidence>) -> Value {
+    fn failure(&self, failure: &WorkerFailure, reason: String, evidence: Option<&WorkerEvidence>) -> Value {
         let (exit_code, signal) = ended(failure);
         let lines = evidence.and_then(|worker| worker.stderr_tail.as_deref()).map(failure::tail_lines);
         let printed = evidence.map(|worker| worker.detail(failure.clone()).message().to_owned());
@@ -161,7 +171,7 @@ impl RunReport {
             "signal": signal,
             "out_of_memory": failure.out_of_memory,
             "time": DateTime::from_timestamp(failure.unix_secs, 0).map(time),
-            "reason": failure::explained(failure),
+            "reason": reason,
             "last_lines": lines.unwrap_or_default(),
             "message": error_file.and_then(|file| message(&file.document)).map(str::to_owned).or(printed),
             "error_file": path(error_file.map(|file| &file.path)),

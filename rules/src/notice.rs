@@ -58,6 +58,8 @@ pub enum Notice {
     MasterAway { reason: String, keeps_running: bool, limit: Duration },
     /// The master is still away, and this node can do nothing without it.
     WaitingForMaster { reason: String, waited: Duration, limit: Duration },
+    /// The master stayed away after the workers of this node succeeded.
+    OutcomeUnknown { reason: String, waited: Duration },
     /// The master is back.
     MasterBack,
     /// So many of the launchers that were asked have lost the master too.
@@ -161,6 +163,12 @@ impl fmt::Display for Notice {
                 let (waited, limit) = (waited.as_secs(), limit.as_secs_f64());
                 write!(f, "waiting for the job master, {waited} s of {limit} s: {reason}")
             }
+            Self::OutcomeUnknown { reason, waited } => write!(
+                f,
+                "the workers of this node succeeded; whether those of the other nodes did is unknown: the job master was \
+                 unreachable for {} s: {reason}",
+                waited.as_secs_f64()
+            ),
             Self::MasterBack => f.write_str("reconnected to the job master"),
             Self::MasterDead { lost, of } => write!(
                 f,

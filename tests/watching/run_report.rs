@@ -79,9 +79,18 @@ fn a_failure_has_the_root_cause_with_its_last_lines_and_its_message() {
     assert!(run.stderr.contains(&pid), "{pid}: {run:#?}");
     let file = root["error_file"].as_str().expect("it left one");
     assert!(fs::read_to_string(file).expect("it is there").contains("boom"));
+    let root_cause = report["root_cause"].as_str().expect("it is known");
+    assert!(
+        run.stderr.contains(&format!("dlrover-run: root cause: {root_cause}\n")),
+        "{root_cause}: {run:#?}"
+    );
     let [other] = &report["other_failures"].as_array().expect("a list")[..] else { panic!("{report:#}") };
     assert_eq!((&other["rank"], &other["signal"]), (&json!(0), &json!("SIGTERM")));
     assert_eq!(other["exit_code"], json!(null));
+    assert_eq!(
+        other["reason"], "SIGTERM, which this launcher sends to the other workers after the first failure",
+        "and no other process"
+    );
 }
 
 #[test]
@@ -174,7 +183,7 @@ fn the_schema_is_valid_and_closed() {
             "round": 0, "nodes": 1, "world_size": 2, "local_world_size": 2, "first_rank": 0,
             "master_addr": "localhost", "master_port": 29500
         },
-        "first_failure": failure, "other_failures": [], "log_folder": null
+        "root_cause": "rank 1: exit code 3", "first_failure": failure, "other_failures": [], "log_folder": null
     });
     check(&right);
     for (at, value) in [

@@ -266,6 +266,8 @@ pub(super) struct Before {
     phase: JobPhase,
     round: Option<Round>,
     is_over: bool,
+    /// Its end is not withheld any more.
+    is_told: bool,
 }
 
 impl Job {
@@ -285,13 +287,19 @@ impl Job {
             Phase::Checking(_) | Phase::Measuring(_) => JobPhase::Check,
             Phase::Restoring { .. } => JobPhase::Restart,
             Phase::Running { .. } => JobPhase::Running,
+            // The workers are being stopped, and what its failure was is being read.
+            Phase::Over { withheld_until: Some(_), .. } => JobPhase::Restart,
             Phase::Over { .. } => JobPhase::Over,
         }
     }
 
     pub(super) fn before(&self) -> Before {
-        let is_over = matches!(self.phase, Phase::Over { .. });
-        Before { phase: self.job_phase(), round: self.world().map(|world| world.round), is_over }
+        Before {
+            phase: self.job_phase(),
+            round: self.world().map(|world| world.round),
+            is_over: matches!(self.phase, Phase::Over { .. }),
+            is_told: self.is_end_told(),
+        }
     }
 
     /// Records what an event led to.
@@ -330,12 +338,17 @@ impl Job {
             {
                 self.history.failed(ended, before.round, node, reason);
             }
-            let message = match self.verdict() {
-                Some(JobVerdict::Failed(failure)) => format!("the job failed: {failure}"),
-                Some(JobVerdict::Succeeded) | None => "the job succeeded".to_owned(),
-            };
-            self.history.round_ended(ended, &message);
-            self.history.event(now, message);
+            self.history.round_ended(ended, &self.end_in_words());
+        }
+        if after.is_told && !before.is_told {
+            self.history.event(now, self.end_in_words());
+        }
+    }
+
+    fn end_in_words(&self) -> String {
+        match self.verdict() {
+            Some(JobVerdict::Failed(failure)) => format!("the job failed: {failure}"),
+            Some(JobVerdict::Succeeded) | None => "the job succeeded".to_owned(),
         }
     }
 }

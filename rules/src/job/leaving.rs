@@ -399,21 +399,23 @@ impl Job {
         let candidates = std::mem::take(&mut self.other_jobs);
         let unaware: BTreeSet<NodeId> = self.nodes.keys().cloned().chain(candidates.into_nodes()).collect();
         self.waiting.clear();
-        if unaware.is_empty() {
+        let withheld_until = self.awaited_detail(now, &verdict);
+        if unaware.is_empty() && withheld_until.is_none() {
             let finish = vec![Effect::Finish { verdict: verdict.clone() }];
-            self.phase = Phase::Over { verdict, unaware, until: None, withheld_until: None };
+            self.phase = Phase::Over { verdict, unaware, until: None, withheld_until };
             return finish;
         }
-        let withheld_until = self.awaited_detail(now, &verdict);
         self.phase = Phase::Over { verdict, unaware, until: Some(now + FAREWELL), withheld_until };
         if withheld_until.is_some() { Vec::new() } else { self.notify_all_of_end() }
     }
 
     /// A node knows that the job is over.
     pub(super) fn on_end_acknowledged(&mut self, node: &NodeId) -> Vec<Effect> {
-        let Phase::Over { verdict, unaware, until, .. } = &mut self.phase else { return Vec::new() };
+        let Phase::Over { verdict, unaware, until, withheld_until } = &mut self.phase else {
+            return Vec::new();
+        };
         unaware.remove(node);
-        if unaware.is_empty() && until.take().is_some() {
+        if unaware.is_empty() && withheld_until.is_none() && until.take().is_some() {
             return vec![Effect::Finish { verdict: verdict.clone() }];
         }
         Vec::new()

@@ -1,5 +1,6 @@
 //! The end of a job that failed is withheld from its nodes until the failed node has said what its worker said last, so
-//! that each of them can repeat it. Only for a moment: the workers of all nodes are to be stopped.
+//! that each of them can repeat it. Only for a moment: the workers of all nodes are to be stopped. A job without other nodes
+//! waits as well, so that its status and its log end with the root cause.
 //!
 //! The failure itself is reported at once, and restarts wait for nothing; its detail follows when the output of the
 //! worker is read. It is kept for the failure that ended the round, and believed of the node that reported it alone.
@@ -100,14 +101,25 @@ impl Job {
         }
     }
 
-    /// All nodes are notified of the end now, if it was withheld from them.
+    /// All nodes are notified of the end now, if it was withheld from them. Without nodes the job is finished.
     pub(super) fn release(&mut self, now: Moment) -> Vec<Effect> {
-        let Phase::Over { until, withheld_until, .. } = &mut self.phase else { return Vec::new() };
+        let Phase::Over { verdict, unaware, until, withheld_until } = &mut self.phase else {
+            return Vec::new();
+        };
         if withheld_until.take().is_none() {
             return Vec::new();
         }
+        if unaware.is_empty() {
+            *until = None;
+            return vec![Effect::Finish { verdict: verdict.clone() }];
+        }
         *until = Some(now + FAREWELL);
         self.notify_all_of_end()
+    }
+
+    /// The job is over, and its end is not withheld.
+    pub(super) fn is_end_told(&self) -> bool {
+        matches!(self.phase, Phase::Over { withheld_until: None, .. })
     }
 
     pub(super) fn notify_all_of_end(&self) -> Vec<Effect> {

@@ -175,8 +175,12 @@ impl WorkerGroup {
         };
         let reason = reason.clone().unwrap_or_else(|| "no connection yet".to_owned());
         if now >= due {
+            if self.is_done_well {
+                let notice = Effect::Notify(Notice::OutcomeUnknown { reason, waited: limit });
+                return std::iter::once(notice).chain(self.finish(Outcome::Succeeded)).collect();
+            }
             let failure = Failure::MasterAway { reason, waited: limit };
-            return self.finish(self.or_done(Outcome::Failed(failure)));
+            return self.finish(Outcome::Failed(failure));
         }
         if now < send_at || !matches!(self.state, State::Joining { .. }) {
             return Vec::new();

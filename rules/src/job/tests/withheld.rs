@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     failure::{ExitCause, WorkerFailure},
     ids::{LocalRank, Rank},
+    job_status::JobPhase,
     last_lines::Output,
     root_cause::{FailureDetail, RootCause},
 };
@@ -136,7 +137,9 @@ fn failures_of_others_while_the_end_is_withheld_follow_from_the_first() {
 fn nodes_that_leave_while_the_end_is_withheld_are_not_waited_for() {
     let mut test = Test::withheld();
     assert_eq!(test.leave("a"), []);
-    assert_eq!(test.lose("c"), [hang_up("c"), finish(&of("b", 1))]);
+    assert_eq!(test.lose("c"), [hang_up("c")]);
+    let root = root_cause("b", 1, 0);
+    assert_eq!(test.tell("b", 0, "boom"), [known(&root), finish(&of("b", 1))], "for the log and the status");
 }
 
 #[test]
@@ -218,11 +221,40 @@ fn a_job_whose_failed_node_was_not_replaced_ends_with_its_root_cause() {
 }
 
 #[test]
-fn a_job_of_one_node_withholds_nothing() {
+fn a_job_of_one_node_ends_with_the_detail() {
     let mut test = Test::running(fail_job(), terms(1, 1), &["a"]);
     let verdict = of("a", 0);
     assert_eq!(
         test.workers_break("a", 0, true),
-        all([vec![forget("a")], ended(&["a"], &verdict), vec![finish(&verdict)]])
+        all([vec![forget("a")], ended(&["a"], &verdict)]),
+        "it has all of it, and ends"
+    );
+    let status = test.job.status(test.now);
+    assert_eq!((status.phase, status.end), (JobPhase::Restart, None), "not before its root cause is known");
+    let root = root_cause("a", 0, 0);
+    assert_eq!(test.tell("a", 0, "boom"), [known(&root), finish(&verdict)]);
+    let status = test.job.status(test.now);
+    assert_eq!((status.phase, status.end.is_some()), (JobPhase::Over, true));
+    let events: Vec<&str> = status.events.iter().rev().take(2).map(|it| it.message.as_str()).collect();
+    let end = format!("the job failed: {}", status.end.unwrap().message);
+    assert_eq!(events, [end.as_str(), &format!("root cause: {root}")], "the end stands last");
+    assert_eq!(test.job.deadline(), None);
+}
+
+#[test]
+fn a_job_of_one_node_waits_for_the_detail_for_a_moment_only() {
+    let mut test = Test::running(fail_job(), terms(1, 1), &["a"]);
+    let verdict = of("a", 0);
+    let _withheld = test.at(10).workers_break("a", 0, true);
+    assert_eq!(test.job.deadline(), Some(Moment::at_secs(11)));
+    assert_eq!(test.due(), [finish(&verdict)]);
+    assert_eq!(test.tell("a", 0, "boom"), [known(&root_cause("a", 0, 0))], "for the log");
+
+    let mut test = Test::running(fail_job(), terms(1, 1), &["a"]);
+    let _withheld = test.workers_break("a", 0, true);
+    assert_eq!(
+        test.send(Event::LinkBroken { node: id("a") }),
+        [finish(&verdict)],
+        "nor for a node that is cut off"
     );
 }

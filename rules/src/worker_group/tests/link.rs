@@ -208,7 +208,12 @@ fn a_node_that_succeeded_exits_with_0_whatever_happens_to_the_others() {
     let mut group = succeeded();
     assert_eq!(group.handle(now, away()), [master_away(false)]);
     assert_eq!(group.deadline(), Some(now + JOIN));
-    assert_eq!(group.handle(now + JOIN, Event::Deadline), [well()]);
+    let unknown = Notice::OutcomeUnknown { reason: "broke off".into(), waited: JOIN };
+    assert_eq!(
+        group.handle(now + JOIN, Event::Deadline),
+        [Effect::Notify(unknown), well()],
+        "and says that it does not know of them"
+    );
 
     let mut group = succeeded();
     assert_eq!(group.handle(now, signalled(15)), [left(15)], "the others must not take it for lost");
