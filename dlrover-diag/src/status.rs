@@ -178,7 +178,7 @@ trait Show {
 
 /// Shows statuses until the job is over. A master that was reached once is waited for, up to `away`.
 async fn follow(
-    source: Source,
+    mut source: Source,
     (timeout, away): (Duration, Duration),
     to: &mut impl Show,
 ) -> Result<ExitCode, SourceError> {
@@ -194,6 +194,7 @@ async fn follow(
                 if let Err(error) = to.show(&status) {
                     break cannot_write(&error);
                 }
+                source.keep_to(&status);
                 last = Some(status);
                 continue;
             }

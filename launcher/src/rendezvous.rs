@@ -66,8 +66,17 @@ pub struct RendezvousSetup {
     pub store: StoreHost,
     /// The master, when it is served here for others too.
     pub embedded: Option<Embedded>,
-    /// The master of a job of this node alone, when it has something to write before the end.
-    pub writes: Option<JoinHandle<()>>,
+    /// The master of a job of this node alone.
+    pub own: Option<OwnMaster>,
+}
+
+/// The master of a job of this node alone, in this process.
+#[derive(Debug)]
+pub struct OwnMaster {
+    /// It ends with the job.
+    pub served: JoinHandle<()>,
+    /// Whether it has something to do after its node knows of the end.
+    pub has_last_work: bool,
 }
 
 /// Listens at the endpoint, or finds that another process serves there.
@@ -96,12 +105,7 @@ pub async fn set_up(plan: &mut LaunchPlan, console: &Console) -> Result<Rendezvo
         }
         let Endpoint { host, port } = endpoint.clone();
         let master = MasterAt { host, port, trust: master.trust.clone() };
-        return Ok(RendezvousSetup {
-            master,
-            store: own_store(agent, endpoint)?,
-            embedded: None,
-            writes: None,
-        });
+        return Ok(RendezvousSetup { master, store: own_store(agent, endpoint)?, embedded: None, own: None });
     };
     if agent.terms.max_nodes == 1 && master.trust.token.is_none() && !master.trust.tls.is_on() {
         // No other node takes part.
@@ -142,7 +146,7 @@ pub async fn set_up(plan: &mut LaunchPlan, console: &Console) -> Result<Rendezvo
     let http = open_http(master, &print_line)?;
     let config = config_of(master, &agent.terms, http, (!is_one_node).then_some(console));
     let embedded = embedded::start(place.listeners, shared, config)?;
-    Ok(RendezvousSetup { master: at, store, embedded: Some(embedded), writes: None })
+    Ok(RendezvousSetup { master: at, store, embedded: Some(embedded), own: None })
 }
 
 /// A job of this node alone, with the master in this process.
@@ -157,8 +161,9 @@ async fn set_up_single_node(
     let port = listener.local_addr().map_err(RendezvousError::Loopback)?.port();
     check_taint_report(master)?;
     let http = open_http(master, print_line)?;
+    // A report to write, or a page that is to show the end.
+    let has_last_work = master.taints.file.is_some() || http.is_some();
     let config = config_of(master, &agent.terms, http, None);
-    let master_writes = master.taints.file.is_some();
     let served = tokio::spawn(async move {
         match master::serve(TcpListenerStream::new(listener), config).await {
             Ok(verdict) => tracing::debug!(?verdict, "the job master is done"),
@@ -173,7 +178,7 @@ async fn set_up_single_node(
     };
     let store = store(agent, Some(master_addr), reach)?;
     let master = MasterAt { host: Ipv4Addr::LOCALHOST.to_string(), port, trust: master.trust.clone() };
-    Ok(RendezvousSetup { master, store, embedded: None, writes: master_writes.then_some(served) })
+    Ok(RendezvousSetup { master, store, embedded: None, own: Some(OwnMaster { served, has_last_work }) })
 }
 
 /// A store of this node's own, whose address the master fills in.

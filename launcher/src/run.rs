@@ -25,10 +25,11 @@ use crate::{
     events::EventLog,
     failure::{self, RunSettings, exit_code},
     open_files,
-    rendezvous::{RendezvousError, RendezvousSetup, set_up},
+    rendezvous::{OwnMaster, RendezvousError, RendezvousSetup, set_up},
     resolve::{self, LaunchPlan},
     run_report::RunReport,
-    status_socket, telemetry, wrap,
+    status_socket::{self, StatusSocket},
+    telemetry, wrap,
 };
 
 /// The timeout of the sweep. A shorter run ends at most that much later.
@@ -239,21 +240,32 @@ async fn meet_and_run(
         Some(folder) => info!("log folder: {}", folder.display()),
         None => info!("log folder: none, no output is kept in files"),
     }
-    let RendezvousSetup { master, store, embedded, writes } = set_up(&mut plan, &console).await?;
-    if let Err(error) = status_socket::serve(master.clone()) {
-        tracing::warn!(
-            %error,
-            "cannot serve dlrover-diag status on this node; give dlrover-diag the address of the job master (HOST:PORT)"
-        );
-    }
+    let RendezvousSetup { master, store, embedded, own } = set_up(&mut plan, &console).await?;
+    let status_socket = match status_socket::serve(master.clone()) {
+        Ok(socket) => Some(socket),
+        Err(error) => {
+            tracing::warn!(
+                %error,
+                "cannot serve dlrover-diag status on this node; give dlrover-diag the address of the job master \
+                 (HOST:PORT)"
+            );
+            None
+        }
+    };
     let can_come_back = plan.master.policy.host.is_none();
     let config = plan.agent;
     let parts = Parts { config, launcher_id, guard, master, store, console: console.clone(), logs, observer };
     let agent = Agent::run(parts);
     let Some(mut embedded) = embedded else {
         let report = agent.await?;
-        if let Some(writes) = writes {
-            let _written = timeout(LAST_WRITE, writes).await;
+        let is_asked = status_socket.as_ref().is_some_and(StatusSocket::is_asked);
+        if let Some(OwnMaster { served, has_last_work }) = own
+            && (has_last_work || is_asked)
+        {
+            let _done = timeout(LAST_WRITE, served).await;
+        }
+        if let Some(socket) = status_socket {
+            socket.close().await;
         }
         return Ok(report);
     };
@@ -272,5 +284,8 @@ async fn meet_and_run(
     };
     let continues = can_come_back && matches!(report.outcome, Outcome::Interrupted(_));
     embedded.leave_last(continues, &console).await;
+    if let Some(socket) = status_socket {
+        socket.close().await;
+    }
     Ok(report)
 }

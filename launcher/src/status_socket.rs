@@ -5,6 +5,7 @@
 //! passes the statuses on, one JSON document a line, so the job's token goes to no other process.
 
 use std::{
+    convert::Infallible,
     io,
     os::{
         linux::net::SocketAddrExt as _,
@@ -18,6 +19,8 @@ use nix::unistd::Uid;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{UnixListener, UnixStream},
+    sync::mpsc,
+    task::AbortHandle,
     time::{sleep, timeout},
 };
 
@@ -39,30 +42,55 @@ pub const ONCE: u8 = b'1';
 /// Asks for a status whenever it changes.
 pub const FOLLOW: u8 = b'+';
 
-/// Opens the socket, and answers for as long as the runtime runs.
+/// How long those that follow the status may take to receive the last one.
+const LAST: Duration = Duration::from_millis(500);
+
+/// The socket, which answers until it is closed.
+pub(crate) struct StatusSocket {
+    accepting: AbortHandle,
+    /// Nothing is sent: the task that accepts and each answer hold a sender.
+    answers: mpsc::Receiver<Infallible>,
+}
+
+impl StatusSocket {
+    /// Whether a caller waits for an answer.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.answers.sender_strong_count() > 1
+    }
+
+    /// Closes it once the callers know how the job ended; at most half a second later.
+    pub(crate) async fn close(mut self) {
+        self.accepting.abort();
+        let _closed = timeout(LAST, self.answers.recv()).await;
+    }
+}
+
+/// Opens the socket, and answers.
 ///
 /// # Errors
 /// The socket cannot be opened; the run continues without it.
-pub(crate) fn serve(master: MasterAt) -> io::Result<()> {
+pub(crate) fn serve(master: MasterAt) -> io::Result<StatusSocket> {
     let name = format!("{PREFIX}{}", std::process::id());
     let listener = StdListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
     listener.set_nonblocking(true)?;
     let listener = UnixListener::from_std(listener)?;
-    tokio::spawn(async move {
+    let (open, answers) = mpsc::channel(1);
+    let accepting = tokio::spawn(async move {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    let master = master.clone();
+                    let (master, open) = (master.clone(), open.clone());
                     tokio::spawn(async move {
                         // The caller is gone.
                         let _gone = answer(stream, master).await;
+                        drop(open);
                     });
                 }
                 Err(_) => sleep(PAUSE).await,
             }
         }
     });
-    Ok(())
+    Ok(StatusSocket { accepting: accepting.abort_handle(), answers })
 }
 
 /// Whether this process may know: of this user, or of root.

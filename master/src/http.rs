@@ -109,8 +109,12 @@ struct Shared {
     told_training: metrics::ToldTraining,
 }
 
-/// Serves until the task is aborted.
-pub(crate) fn serve(web: Web, feed: StatusFeed) -> io::Result<JoinHandle<()>> {
+/// Serves until the task is aborted, or until `over`, when the last statuses are sent.
+pub(crate) fn serve(
+    web: Web,
+    feed: StatusFeed,
+    over: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
     let Web { socket, token, mpi_operator } = web;
     let listener = TcpListener::from_std(socket)?;
     let shared = Shared { feed, token, mpi_operator, told_training: metrics::ToldTraining::default() };
@@ -123,7 +127,7 @@ pub(crate) fn serve(web: Web, feed: StatusFeed) -> io::Result<JoinHandle<()>> {
     let router = guarded.route("/healthz", get(health)).with_state(shared);
     Ok(tokio::spawn(async move {
         // It ends with an error only when it cannot accept, which it retries itself.
-        let _ended = axum::serve(listener, router).await;
+        let _ended = axum::serve(listener, router).with_graceful_shutdown(over).await;
     }))
 }
 

@@ -30,7 +30,7 @@ use master_proto::{
 use rules::{job::Policy, liveness::Timeout, verdict::JobVerdict};
 use tokio::{
     net::TcpStream,
-    sync::{mpsc, oneshot, watch},
+    sync::{mpsc, watch},
     time::timeout,
 };
 use tokio_stream::Stream;
@@ -222,18 +222,18 @@ impl Prepared {
         let feed = StatusFeed::new(commands.downgrade(), changed);
         let service = MasterServer::new(MasterService::new(commands.clone(), feed.clone(), log.clone()))
             .max_decoding_message_size(MAX_REQUEST_BYTES);
+        let (over, is_over) = watch::channel(());
         let web = match http {
-            Some(web) => Some(AbortOnDrop(http::serve(web, feed).map_err(MasterError::Http)?)),
+            Some(web) => {
+                let served = http::serve(web, feed, end_of(is_over.clone())).map_err(MasterError::Http)?;
+                Some(AbortOnDrop(served))
+            }
             None => None,
         };
         let service = InterceptedService::new(service, service::auth_interceptor(token, log.clone()));
-        let (over, is_over) = oneshot::channel::<()>();
         let connections =
             Box::pin(admission::admitted(connections, admission::max_connections(), log.clone()));
-        let server = server.add_service(service).serve_with_incoming_shutdown(connections, async {
-            // Dropping the sender ends it, too.
-            let _over = is_over.await;
-        });
+        let server = server.add_service(service).serve_with_incoming_shutdown(connections, end_of(is_over));
         let mut server: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(server);
         let mut job = JobLoop::new(
             loaded_job,
@@ -272,8 +272,7 @@ pub struct Over {
 
 /// The server, and what ends it.
 struct Closing {
-    over: oneshot::Sender<()>,
-    /// It shows how the job ended until then.
+    over: watch::Sender<()>,
     web: Option<AbortOnDrop>,
     server: Pin<Box<dyn Future<Output = Result<(), tonic::transport::Error>> + Send>>,
 }
@@ -288,10 +287,16 @@ impl Over {
     /// Sends the last answers, and removes the job's state.
     pub async fn finish(self) -> JobVerdict {
         let Self { verdict, server, record, taints, log: LogTo(log) } = self;
-        if let Some(Closing { over, server, web: _until_then }) = server {
-            let _gone = over.send(());
-            // The nodes know of the end; only answers to their acknowledgements may be left to send.
-            let _flushed = timeout(FLUSH, server).await;
+        if let Some(Closing { over, server, web }) = server {
+            drop(over);
+            // The nodes know of the end; answers to their acknowledgements may be left to send, and to those that
+            // follow the status how the job ended.
+            let web = async {
+                if let Some(mut web) = web {
+                    let _ended = (&mut web.0).await;
+                }
+            };
+            let _flushed = timeout(FLUSH, async { tokio::join!(server, web) }).await;
         }
         if let Some(taints) = taints {
             taints.close().await;
@@ -299,6 +304,11 @@ impl Over {
         record.clear(&log).await;
         verdict
     }
+}
+
+/// Waits until the sender is dropped.
+async fn end_of(mut it: watch::Receiver<()>) {
+    while it.changed().await.is_ok() {}
 }
 
 /// A task that ends with its owner.

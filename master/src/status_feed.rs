@@ -50,9 +50,12 @@ impl StatusFeed {
             if to.send(item).await.is_err() || is_last {
                 return;
             }
+            let mut ends = self.changes.clone();
             tokio::select! {
                 () = to.closed() => return,
                 () = sleep(PAUSE) => {}
+                // The server waits for nothing but the last status.
+                _over = ends.wait_for(|change| change.last.is_some()) => {}
             }
             tokio::select! {
                 () = to.closed() => return,

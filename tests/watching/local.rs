@@ -1,9 +1,15 @@
 //! On a node, without an address: the launcher that runs there is asked.
 
-use serde_json::Value;
-use support::{cluster::Cluster, programs};
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
+    process::Stdio,
+};
 
-use crate::{check, diag};
+use serde_json::Value;
+use support::{cluster::Cluster, free_port, launch::Launch, programs};
+
+use crate::{check, diag, diag_command, status};
 
 #[test]
 fn a_standalone_run_is_found_by_its_run_id() {
@@ -36,4 +42,66 @@ fn a_standalone_run_is_found_by_its_run_id() {
     );
     job.go();
     job.finish([run], 0);
+}
+
+/// The master of such a run is gone with its launcher, at once.
+#[test]
+fn all_that_follow_a_standalone_run_see_how_it_failed() {
+    let port = free_port();
+    let http = format!("--http={port}");
+    let run = Launch::new(programs!().launcher)
+        .flags(["--standalone", "--nproc-per-node=2", &http])
+        .steps(&["touch started", "1 await fail", "1 raise no data in shard 13", "hang"]);
+    let run = run.start();
+    run.await_file("started");
+    let id = status(port)["job"].as_str().expect("a name").to_owned();
+    let [events, watch] = [&["events"][..], &["status", "--watch", "--json"]].map(|command| {
+        let mut child = diag_command(&[command, &["--run-id", &id]].concat())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut first = String::new();
+        lines.read_line(&mut first).expect("it follows");
+        (child, lines, first)
+    });
+    let mut page = TcpStream::connect(("127.0.0.1", port)).expect("the web server listens");
+    write!(page, "GET /status-stream HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        .expect("it reads");
+    let mut page = BufReader::new(page);
+    let mut line = String::new();
+    while !line.starts_with("data:") {
+        line.clear();
+        assert_ne!(page.read_line(&mut line).expect("it answers"), 0, "a status comes first");
+    }
+
+    run.touch("fail");
+    let run = run.finish().expect_code(1);
+    // On its own node, which is the only one, the rank of the node is not said.
+    let summary = run.stderr.lines().find_map(|line| line.strip_prefix("dlrover-run: root cause: "));
+    let summary = summary.expect("it is printed").replace("local rank 1, ", "local rank 1, node rank 0, ");
+    let mut ends = [events, watch].into_iter().map(|(child, mut lines, mut text)| {
+        lines.read_to_string(&mut text).expect("it ends");
+        let output = child.wait_with_output().expect("it ends");
+        assert_eq!((output.status.code(), output.stderr), (Some(1), Vec::new()), "{text}");
+        text
+    });
+    let events = ends.next().expect("the first");
+    let last: Vec<&str> =
+        events.lines().rev().take(2).map(|line| line.split_once(' ').expect("a time").1).collect();
+    assert!(
+        last[0].starts_with("the job failed: ") && last[1] == format!("root cause: {summary}"),
+        "{events}"
+    );
+
+    let watch = ends.next().expect("the second");
+    let last: Value = serde_json::from_str(watch.lines().last().expect("a status")).expect("JSON");
+    check(&last);
+    assert_eq!((&last["phase"], &last["end"]["succeeded"]), (&"over".into(), &false.into()));
+    assert_eq!(last["last_failure"]["root_cause"], summary, "{last:#}");
+
+    let mut rest = String::new();
+    page.read_to_string(&mut rest).expect("it ends");
+    assert!(rest.contains(r#""end":{"succeeded":false"#), "{rest}");
 }

@@ -85,6 +85,13 @@ impl Source {
         Ok(Self::Master(Box::new(MasterAt { host, port, trust: Trust { token, tls } })))
     }
 
+    /// From now on only this job is shown: another launcher of this node may run another one.
+    pub(super) fn keep_to(&mut self, status: &JobStatus) {
+        if let Self::Local { run_id: run_id @ None } = self {
+            run_id.clone_from(&status.job);
+        }
+    }
+
     /// Asks once.
     pub(super) async fn once(&self, limit: Duration) -> Result<JobStatus, SourceError> {
         let asking = async {
