@@ -94,6 +94,8 @@ enum LinkError {
          a job need the same launcher: start dlrover-run there too"
     )]
     Torchrun { at: String },
+    #[error("{}", web_server_at(at))]
+    WebServer { at: String },
     #[error("the job master at {at} does not know this node any more")]
     Forgotten { at: String },
     #[error("the job master at {at} sent an invalid message")]
@@ -102,6 +104,18 @@ enum LinkError {
         #[source]
         source: ConvertError,
     },
+}
+
+/// An answer that is not gRPC's: tonic derives its status from HTTP's.
+pub(crate) fn has_no_grpc_status(status: &Status) -> bool {
+    status.message().starts_with("grpc-status header missing")
+}
+
+pub(crate) fn web_server_at(at: &str) -> String {
+    format!(
+        "a web server or a proxy answers at {at}, and not a job master: give the address at which the job's nodes meet, \
+         or choose a port that is free"
+    )
 }
 
 impl LinkError {
@@ -118,6 +132,8 @@ impl LinkError {
             Self::Silent { .. }
             | Self::BrokeOff { .. }
             | Self::Torchrun { .. }
+            // A proxy answers so while the master behind it has yet to start.
+            | Self::WebServer { .. }
             | Self::Forgotten { .. }
             | Self::InvalidPush { .. } => false,
         }
@@ -222,12 +238,7 @@ impl<E: From<Event>> MasterConnection<E> {
                 Err(error) => error,
             };
             was_open_once |= self.is_open;
-            let error = match error {
-                LinkError::BrokeOff { at } if !was_open_once && self.connector.is_tcp_store().await => {
-                    LinkError::Torchrun { at }
-                }
-                error => error,
-            };
+            let error = if was_open_once { error } else { self.identify_peer(error).await };
             if self.is_open {
                 pause = FIRST_PAUSE;
             }
@@ -242,6 +253,20 @@ impl<E: From<Event>> MasterConnection<E> {
                 return;
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// What closed the connection, or answered without gRPC's status.
+    async fn identify_peer(&self, error: LinkError) -> LinkError {
+        match error {
+            LinkError::BrokeOff { at } if self.connector.is_tcp_store().await => LinkError::Torchrun { at },
+            LinkError::BrokeOff { at } if self.connector.is_web_server().await => LinkError::WebServer { at },
+            LinkError::Refused { at, status }
+                if has_no_grpc_status(&status) && self.connector.is_web_server().await =>
+            {
+                LinkError::WebServer { at }
+            }
+            error => error,
         }
     }
 

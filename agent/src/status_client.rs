@@ -4,9 +4,9 @@ use master_proto::{
     pb::{self, master_client::MasterClient},
     trust::NodeSecret,
 };
-use tonic::{Status, Streaming, transport::Channel};
+use tonic::{Code, Status, Streaming, transport::Channel};
 
-use crate::master_link::{ConnectError, Connector, MasterAt};
+use crate::master_link::{ConnectError, Connector, MasterAt, has_no_grpc_status, web_server_at};
 
 /// A status has some 300 bytes for each node, 100 for each test of the last check, and a bounded rest.
 const MAX_STATUS_BYTES: usize = 64 << 20;
@@ -20,6 +20,9 @@ pub enum StatusError {
     /// It is no job master of this release, or refuses: the token, for example.
     #[error("the job master at {at} refused: {}", reason.message())]
     Refused { at: String, reason: Box<Status> },
+    /// A page of `--http`, for example.
+    #[error("{}", web_server_at(at))]
+    WebServer { at: String },
     /// The stream ended: the job is over, or its master is gone.
     #[error("the job master at {at} closed the connection")]
     Closed { at: String },
@@ -37,6 +40,8 @@ pub struct StatusClient {
 #[derive(Debug)]
 pub struct StatusWatch {
     at: String,
+    /// The first one, until it is asked for.
+    first: Option<String>,
     statuses: Streaming<pb::JobStatus>,
 }
 
@@ -58,8 +63,10 @@ impl StatusClient {
     /// The master refuses, or is gone.
     pub async fn status(&mut self) -> Result<String, StatusError> {
         let request = self.connector.signed(pb::ShowStatusRequest {});
-        let reply = self.client.show_status(request).await.map_err(|reason| self.refused(reason))?;
-        Ok(reply.into_inner().json)
+        match self.client.show_status(request).await {
+            Ok(reply) => Ok(reply.into_inner().json),
+            Err(reason) => Err(self.refused(reason).await),
+        }
     }
 
     /// Follows the status.
@@ -68,11 +75,25 @@ impl StatusClient {
     /// The master refuses, or is gone.
     pub async fn watch(&mut self) -> Result<StatusWatch, StatusError> {
         let request = self.connector.signed(pb::WatchStatusRequest {});
-        let reply = self.client.watch_status(request).await.map_err(|reason| self.refused(reason))?;
-        Ok(StatusWatch { at: self.at.clone(), statuses: reply.into_inner() })
+        let asked = async {
+            let mut statuses = self.client.watch_status(request).await?.into_inner();
+            // A refusal may come as an answer without a status.
+            let first = statuses.message().await?.map(|status| status.json);
+            Ok((first, statuses))
+        };
+        match asked.await {
+            Ok((first, statuses)) => Ok(StatusWatch { at: self.at.clone(), first, statuses }),
+            Err(reason) => Err(self.refused(reason).await),
+        }
     }
 
-    fn refused(&self, reason: Status) -> StatusError {
+    async fn refused(&self, reason: Status) -> StatusError {
+        // A master that refuses has a reason with another code, and need not be asked what it is.
+        let is_foreign = has_no_grpc_status(&reason)
+            || matches!(reason.code(), Code::Internal | Code::Unknown | Code::Unavailable);
+        if is_foreign && self.connector.is_web_server().await {
+            return StatusError::WebServer { at: self.at.clone() };
+        }
         StatusError::Refused { at: self.at.clone(), reason: Box::new(reason) }
     }
 }
@@ -83,6 +104,9 @@ impl StatusWatch {
     /// # Errors
     /// The connection broke.
     pub async fn next(&mut self) -> Result<Option<String>, StatusError> {
+        if let Some(first) = self.first.take() {
+            return Ok(Some(first));
+        }
         match self.statuses.message().await {
             Ok(status) => Ok(status.map(|status| status.json)),
             Err(_) => Err(StatusError::Closed { at: self.at.clone() }),

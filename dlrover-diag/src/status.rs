@@ -30,7 +30,6 @@ use launcher::{
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The width of lines where there is no terminal to ask.
-const WIDTH: usize = 100;
 
 /// What both subcommands take.
 #[derive(Debug, Clone, clap::Args)]

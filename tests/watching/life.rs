@@ -2,13 +2,17 @@
 
 use std::{
     fs::{self, File},
-    process::Stdio,
+    io::{BufRead as _, BufReader},
+    process::{Command, Stdio},
 };
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use support::{
     cluster::{Cluster, kill_node},
-    free_port, programs,
+    free_port,
+    launch::Launch,
+    programs,
 };
 
 use crate::{check, diag, diag_command, get, metric, status};
@@ -190,4 +194,43 @@ fn the_dashboard_asks_for_metrics_that_there_are() {
         asked += 1;
     }
     assert!(asked > 10, "{asked}");
+}
+
+/// The port of `--http` is mistaken for that of the master, and the endpoint's port may have been taken by anything.
+#[test]
+fn a_web_server_is_not_taken_for_a_master() {
+    let port = free_port();
+    let mut job = Cluster::with_master(programs!(), &[&format!("--http={port}")]);
+    let page = format!("127.0.0.1:{port}");
+    let says = |at: &str| format!("a web server or a proxy answers at {at}, and not a job master: ");
+    for command in ["status", "events"] {
+        let output = diag(&[command, &page]);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && stderr.contains(&says(&page)), "{stderr}");
+    }
+    // One that does not speak HTTP/2.
+    let mut other = Command::new("python3")
+        .args(["-u", "-m", "http.server", "0", "--bind", "127.0.0.1"])
+        .current_dir(job.dir())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(other.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let other_port = line.split(' ').nth(5).unwrap_or_else(|| panic!("{line}"));
+    let other_at = format!("127.0.0.1:{other_port}");
+    let output = diag(&["status", &other_at]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && stderr.contains(&says(&other_at)), "{stderr}");
+    for at in [&page, &other_at] {
+        let endpoint = format!("--rdzv-endpoint={at}");
+        let line = ["--nnodes=2", "--rdzv-backend=c10d", &endpoint, "--rdzv-conf=join_timeout=1"];
+        let node = Launch::new(programs!().launcher).flags(line).steps(&["hang"]).finish().expect_code(1);
+        assert!(node.stderr.contains(&says(at)), "{node:#?}");
+    }
+    other.kill().unwrap();
+    let _status = other.wait().unwrap();
+    job.signal_master(Signal::SIGTERM);
+    let _gone = job.finish_master();
 }

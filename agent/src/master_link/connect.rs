@@ -30,7 +30,7 @@ pub(super) const ACKNOWLEDGE: Duration = Duration::from_secs(5);
 /// How long an attempt may take in all: name lookup, connect, TLS handshake.
 const ATTEMPT: Duration = Duration::from_secs(20);
 
-/// How long a TCPStore may take to answer: it must be identified within a second.
+/// How long a TCPStore or a web server may take to answer: it must be identified within a second.
 const GREETING: Duration = Duration::from_millis(500);
 
 /// Where the master is.
@@ -129,6 +129,18 @@ impl Connector {
             stream.read_u32_le().await.ok()
         };
         matches!(timeout(GREETING, asked).await, Ok(Some(NONCE)))
+    }
+
+    /// Whether the server that closed the connection, or answered without gRPC's status, is a web server or a proxy.
+    pub(crate) async fn is_web_server(&self) -> bool {
+        let asked = async {
+            let mut stream = TcpStream::connect((self.at.host.as_str(), self.at.port)).await.ok()?;
+            stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await.ok()?;
+            let mut start = [0; 5];
+            stream.read_exact(&mut start).await.ok()?;
+            Some(start)
+        };
+        matches!(timeout(GREETING, asked).await, Ok(Some(start)) if &start == b"HTTP/")
     }
 
     /// Adds this node's secret and the job's token, if there is one, to a request.

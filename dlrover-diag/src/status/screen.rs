@@ -5,7 +5,6 @@ use std::{collections::BTreeMap, io};
 use diagnosis::counted::counted;
 use rules::job_status::{JobPhase, JobStatus, NodeState, NodeStatus};
 
-use super::WIDTH;
 use crate::table::Table;
 
 /// Lines of a failed worker that are shown.
@@ -23,11 +22,11 @@ pub(super) struct Style {
 }
 
 impl Style {
-    /// Of the terminal, if standard output is one.
+    /// Of the terminal, if standard output is one. In a pipe or a file nothing is cut.
     pub(super) fn of_terminal(is_colourful: bool) -> Self {
         let size = terminal_size::terminal_size_of(io::stdout());
         let (width, height) =
-            size.map_or((WIDTH, usize::MAX), |(width, height)| (width.0.into(), height.0.into()));
+            size.map_or((usize::MAX, usize::MAX), |(width, height)| (width.0.into(), height.0.into()));
         Self { width: width.max(40), height, is_colourful }
     }
 

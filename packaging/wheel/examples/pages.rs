@@ -18,18 +18,32 @@ fn main() -> io::Result<()> {
     let Some(to) = env::args_os().nth(1).map(PathBuf::from) else {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "usage: pages DIR"));
     };
+    write(&to)
+}
+
+fn write(to: &Path) -> io::Result<()> {
     for command in [launcher::help::command(), launcher::master_main::command(), dlrover_diag::command()] {
         for (shell, folder) in [(Shell::Bash, "bash"), (Shell::Zsh, "zsh"), (Shell::Fish, "fish")] {
             let folder = to.join("completions").join(folder);
             fs::create_dir_all(&folder)?;
             let name = command.get_name().to_owned();
-            generate_to(shell, &mut command.clone(), name, &folder)?;
+            let script = generate_to(shell, &mut command.clone(), name, &folder)?;
+            if shell == Shell::Bash {
+                with_labels_of_subcommands(&script)?;
+            }
         }
         let folder = to.join("man");
         fs::create_dir_all(&folder)?;
         write_pages(command, &folder)?;
     }
     Ok(())
+}
+
+/// In a script for bash, clap_complete 4.6 sets `cmd` to `dlrover__diag__subcmd__status` and looks for the label
+/// `dlrover__subcmd__diag__subcmd__status`: the hyphen of the program's name is taken for the start of a subcommand.
+fn with_labels_of_subcommands(script: &Path) -> io::Result<()> {
+    let text = fs::read_to_string(script)?;
+    fs::write(script, text.replace("dlrover__subcmd__", "dlrover__"))
 }
 
 /// One page for the program and one for each subcommand, `dlrover-diag-status.1`.
@@ -98,4 +112,39 @@ fn section(to: &mut impl Write, title: &str, text: &str) -> io::Result<()> {
     }
     roff.control("fi", []);
     roff.to_writer(to)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// What bash offers after these words.
+    fn offered(folder: &Path, program: &str, words: &str) -> String {
+        let script = r#". "$1"; COMP_WORDS=($2 $3); COMP_CWORD=$(( ${#COMP_WORDS[@]} - 1 ))
+            "_${2//-/__}" "$2" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"; echo "${COMPREPLY[*]}""#;
+        let file = folder.join(format!("completions/bash/{program}.bash"));
+        let output =
+            Command::new("bash").args(["-c", script, "sh"]).arg(file).args([program, words]).output();
+        let output = output.expect("bash runs");
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text").trim().to_owned()
+    }
+
+    #[test]
+    fn bash_completes_options_of_programs_and_of_subcommands() {
+        let folder = env::temp_dir().join(format!("dlrover-pages-{}", std::process::id()));
+        write(&folder).unwrap();
+        for (program, words, expected) in [
+            ("dlrover-run", "--max-res", "--max-restarts"),
+            ("dlrover-master", "--state", "--state-dir"),
+            ("dlrover-diag", "stat", "status"),
+            ("dlrover-diag", "status --wat", "--watch"),
+            ("dlrover-diag", "rehearse --rac", "--racks"),
+        ] {
+            assert_eq!(offered(&folder, program, words), expected, "{program} {words}");
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }
