@@ -29,8 +29,6 @@ use launcher::{
 /// How long a follower waits before it tries to reach a master again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The width of lines where there is no terminal to ask.
-
 /// What both subcommands take.
 #[derive(Debug, Clone, clap::Args)]
 struct Where {
