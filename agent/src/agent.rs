@@ -402,7 +402,7 @@ impl Agent {
             Effect::KillTree => self.send_to_guard(&ToGuard::KillTree),
             Effect::Ask { round, jury, timeout, of_master } => self.ask(round, jury, timeout, of_master),
             Effect::AbandonTree => self.is_abandoned = true,
-            Effect::Notify(notice) => self.console.log(Level::INFO, notice),
+            Effect::Notify(notice) => self.console.notify(&notice),
             Effect::ReportEnd { end } => self.send_to_master(ToMaster::End(end)),
             Effect::Finish { .. } => {}
         }

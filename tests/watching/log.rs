@@ -77,7 +77,14 @@ fn a_failure_is_one_error_in_json() {
     assert_eq!((&last["level"], &last["target"]), (&"ERROR".into(), &"dlrover-run".into()));
     let message = last["message"].as_str().expect("text");
     assert!(message.contains("ChildFailedError: \n===") && message.contains("    | boom"), "{message}");
-    lines.into_iter().map(object).for_each(drop);
+    let lines: Vec<Value> = lines.into_iter().map(object).collect();
+    let failed = lines.iter().find(|line| line["fields"]["rank"] == 1).expect("the failure as it is noticed");
+    assert_eq!(failed["level"], "WARN", "{failed}");
+    let fields = &failed["fields"];
+    assert_eq!(
+        (&fields["exit_code"], &fields["signal"], &fields["is_restarted"]),
+        (&3.into(), &Value::Null, &false.into())
+    );
 }
 
 #[test]

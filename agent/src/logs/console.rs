@@ -22,11 +22,13 @@ use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
 };
+use rules::notice::Notice;
 use tracing::Level;
 
 use super::{
     cut_off::CutOff,
     log_style::{LogFormat, LogStyle},
+    notices,
     plain::plain,
     queues::{LAST_BYTES_BOUND, Queues, SOURCE_BOUND, SourceId, Text},
     stream::Stream,
@@ -115,6 +117,15 @@ impl Console {
     /// Prints a message of the launcher in the form of the log.
     pub fn log(&self, level: Level, text: impl ToString) {
         if let Some(line) = self.log_style().message(level, LAUNCHER, &text.to_string()) {
+            self.print(line);
+        }
+    }
+
+    /// A message of the supervision of the workers.
+    pub fn notify(&self, notice: &Notice) {
+        let fields = || notices::fields(notice);
+        let text = notice.to_string();
+        if let Some(line) = self.log_style().message_with(notices::level(notice), LAUNCHER, &text, fields) {
             self.print(line);
         }
     }

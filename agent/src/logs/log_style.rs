@@ -26,12 +26,23 @@ impl LogStyle {
     /// A message for people, such as `waiting for 1 of 2 nodes`; `None` when it is not printed.
     #[must_use]
     pub fn message(self, level: Level, target: &str, text: &str) -> Option<String> {
+        self.message_with(level, target, text, Map::new)
+    }
+
+    /// The same with fields, which only JSON shows: the text says them.
+    pub(crate) fn message_with(
+        self,
+        level: Level,
+        target: &str,
+        text: &str,
+        fields: impl FnOnce() -> Map<String, Value>,
+    ) -> Option<String> {
         if self.is_quiet && level > Level::ERROR {
             return None;
         }
         Some(match self.format {
             LogFormat::Text => format!("{} {target}: {}", now(), text.trim_end()),
-            LogFormat::Json => json_line(level, target, text, Map::new()),
+            LogFormat::Json => json_line(level, target, text, fields()),
         })
     }
 

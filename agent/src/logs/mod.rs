@@ -19,6 +19,7 @@ mod error;
 mod generation_logs;
 mod lines;
 mod log_style;
+mod notices;
 mod opening;
 mod plain;
 mod plan;

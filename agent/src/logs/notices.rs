@@ -1,0 +1,70 @@
+//! Notices as lines of the log: how urgent each is, and what programs need of it.
+
+use rules::{
+    failure::{ExitCause, WorkerFailure},
+    notice::{Notice, RestartDecision},
+};
+use serde_json::{Map, Value, json};
+use tracing::Level;
+
+/// `WARN` where a person may have to act, or where workers were lost.
+pub(crate) fn level(notice: &Notice) -> Level {
+    match notice {
+        Notice::WorkerFailed { .. }
+        | Notice::GpuError { .. }
+        | Notice::GpuShareExceeded { .. }
+        | Notice::GpuMemoryUnseen
+        | Notice::StoreNotReached { .. }
+        | Notice::MasterAway { .. }
+        | Notice::MasterDead { .. }
+        | Notice::OutcomeUnknown { .. }
+        | Notice::Fenced { .. } => Level::WARN,
+        Notice::LocallyChecked(checked) if checked.fault.is_some() => Level::WARN,
+        Notice::Stopping { .. }
+        | Notice::Killing
+        | Notice::Regrouping { .. }
+        | Notice::Secondary { .. }
+        | Notice::Pending(_)
+        | Notice::SelfCheck { .. }
+        | Notice::LocallyChecked(_)
+        | Notice::Testing(_)
+        | Notice::TestRunning { .. }
+        | Notice::CheckOver { .. }
+        | Notice::Assigned(_)
+        | Notice::WaitingForMaster { .. }
+        | Notice::MasterBack => Level::INFO,
+    }
+}
+
+/// The `fields` of a line in JSON: of a worker that failed, and of an assignment.
+pub(crate) fn fields(notice: &Notice) -> Map<String, Value> {
+    let fields = match notice {
+        Notice::WorkerFailed { failure, then, .. } => {
+            let WorkerFailure { rank, local_rank, pid, cause, out_of_memory, .. } = failure;
+            let (exit_code, signal) = match cause {
+                ExitCause::Code(code) => (Some(*code), None),
+                ExitCause::Signal(signal) => (None, Some(*signal)),
+            };
+            json!({
+                "rank": rank.0,
+                "local_rank": local_rank.0,
+                "pid": pid,
+                "exit_code": exit_code,
+                "signal": signal,
+                "out_of_memory": out_of_memory,
+                "is_restarted": matches!(then, RestartDecision::Restart { .. }),
+            })
+        }
+        Notice::Assigned(assignment) => json!({
+            "round": assignment.round.0,
+            "node_rank": assignment.node_rank.0,
+            "nodes": assignment.nodes,
+            "world_size": assignment.world_size,
+        }),
+        _ => return Map::new(),
+    };
+    match fields {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
+}
