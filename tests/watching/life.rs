@@ -61,6 +61,11 @@ fn a_job_is_seen_alike_by_status_page_and_metrics() {
     assert_eq!(metric(&metrics, "dlrover_nodes{state=\"running\"}"), 3.0);
     assert_eq!(metric(&metrics, "dlrover_phase{phase=\"running\"}"), 1.0);
     assert_eq!(metric(&metrics, "dlrover_round"), 0.0);
+    let world_size = now["world_size"].as_f64().expect("it runs");
+    assert_eq!(metric(&metrics, "dlrover_world_size"), world_size);
+    let info = format!("dlrover_job_info{{job={}}}", now["job"]);
+    assert_eq!(metric(&metrics, &info), 1.0);
+    assert!(!metrics.contains("\ndlrover_job_succeeded "), "it has not ended: {metrics}");
     let asked = diag(&["status", job.address(), "--json"]);
     let asked: Value = serde_json::from_slice(&asked.stdout).expect("JSON");
     check(&asked);

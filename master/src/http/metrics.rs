@@ -106,6 +106,11 @@ fn without_open_metrics(text: &str) -> String {
 struct Metrics(JobStatus, Option<MpiOperatorLabels>);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct JobLabel {
+    job: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StateLabel {
     state: &'static str,
 }
@@ -244,6 +249,21 @@ impl Collector for Metrics {
         let mut families = Families { encoder: &mut encoder };
         let version = status.master.version.clone();
         families.gauge("dlrover_build_info", "The job master's version", [(BuildLabel { version }, 1.0)])?;
+        families.gauge(
+            "dlrover_job_info",
+            "The run id of the job, once a node has joined",
+            status.job.clone().map(|job| (JobLabel { job }, 1.0)),
+        )?;
+        families.one_gauge(
+            "dlrover_job_succeeded",
+            "1 when the job has succeeded, 0 when it has failed; absent before its end",
+            status.end.as_ref().map(|end| f64::from(u8::from(end.succeeded))),
+        )?;
+        families.one_gauge(
+            "dlrover_world_size",
+            "Workers of the round that runs",
+            status.world_size.map(f64::from),
+        )?;
         families.one_gauge(
             "dlrover_master_uptime_seconds",
             "How long this process has served the job",
