@@ -4,6 +4,7 @@
 mod ending;
 
 use std::{
+    collections::BTreeMap,
     future, io,
     sync::{Arc, Mutex, OnceLock},
     time::{Duration, Instant},
@@ -132,6 +133,8 @@ pub struct Agent {
     prepared: Option<Box<Prepared>>,
     store_watch: StoreWatch,
     generation: Option<GenerationLogs>,
+    /// When the workers of the generation ended, since 1970, by process id.
+    exits: BTreeMap<i32, Duration>,
     /// Output of older generations that is still being read.
     retired: JoinSet<()>,
     oom: Arc<OnceLock<OomCounter>>,
@@ -221,6 +224,7 @@ impl Agent {
             prepared: None,
             store_watch: StoreWatch::new(&store),
             generation: None,
+            exits: BTreeMap::new(),
             retired: JoinSet::new(),
             store: Arc::new(AsyncMutex::new(store)),
             oom,
@@ -317,7 +321,8 @@ impl Agent {
                 let reason = workers::start_error(&self.config, local_rank, errno);
                 Some(Event::CannotStart { round, local_rank, reason })
             }
-            FromGuard::Exited { round, exit } => {
+            FromGuard::Exited { round, exit, noticed } => {
+                self.exits.insert(exit.pid, noticed);
                 let oom_kills = if exit.cause.is_success() { None } else { self.oom_kills_so_far() };
                 Some(Event::WorkerExited { round, exit, oom_kills })
             }
@@ -388,7 +393,8 @@ impl Agent {
             }
             Effect::ReportFailure { round, reason, gives_up, worker } => {
                 let has_detail = worker.is_some();
-                self.send_to_master(ToMaster::Failure { round, reason, gives_up, has_detail });
+                let noticed = worker.as_ref().and_then(|worker| self.exits.get(&worker.pid)).copied();
+                self.send_to_master(ToMaster::Failure { round, reason, gives_up, has_detail, noticed });
                 if let Some(worker) = worker {
                     self.report_detail(round, *worker);
                 }
@@ -542,6 +548,7 @@ impl Agent {
     fn spawn(&mut self, round: Round) {
         let Some(prepared) = self.prepared.take() else { return };
         self.store_watch.begin(round, self.config.local_world_size);
+        self.exits.clear();
         self.send_to_guard(&ToGuard::Begin { round });
         for (spec, fds) in prepared.workers {
             if let Err(error) = self.guard.send(&ToGuard::Worker(spec), fds) {

@@ -9,7 +9,7 @@ mod members;
 
 use std::{
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use diagnosis::gpus::Inventory;
@@ -68,8 +68,9 @@ pub enum ToMaster {
     Inventory(Box<Inventory>),
     /// The result of a test, or its progress.
     Checked { report: CheckReport, is_progress: bool },
-    /// Workers failed. With `has_detail`, more is to be said of it.
-    Failure { round: Round, reason: String, gives_up: bool, has_detail: bool },
+    /// Workers failed; the first of them ended at this time since 1970, if that is known. With `has_detail`, more is to
+    /// be said of it.
+    Failure { round: Round, reason: String, gives_up: bool, has_detail: bool, noticed: Option<Duration> },
     /// What is known of the worker that failed first.
     Detail { round: Round, detail: Box<FailureDetail> },
     /// This node has ended.
@@ -500,9 +501,12 @@ impl<E: From<Event>> MasterConnection<E> {
                 let report = check_report(node_id, report, is_progress);
                 self.connector.answered(client.report_check(self.connector.signed(report))).await?;
             }
-            ToMaster::Failure { round, reason, gives_up, has_detail } => {
+            ToMaster::Failure { round, reason, gives_up, has_detail, noticed } => {
                 let (round, reason) = (round.0, cut(reason));
-                let report = pb::FailureReport { node_id, round, reason, gives_up, has_detail };
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                let age = noticed.map_or(Duration::ZERO, |noticed| now.saturating_sub(noticed));
+                let age_micros = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
+                let report = pb::FailureReport { node_id, round, reason, gives_up, has_detail, age_micros };
                 self.connector.answered(client.report_failure(self.connector.signed(report))).await?;
             }
             ToMaster::Detail { round, detail } => {

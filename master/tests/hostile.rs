@@ -122,6 +122,7 @@ async fn invalid_messages_are_refused() {
             reason: "r".into(),
             gives_up: true,
             has_detail: false,
+            age_micros: 0,
         };
         client.report_failure(signed_by("unknown", report)).await.unwrap();
         let heard = pb::EndAcknowledgement { node_id: node_id.clone() };

@@ -135,8 +135,10 @@ enum Phase {
         unaware: BTreeSet<NodeId>,
         /// When no node is waited for any more; `None` once that was reported.
         until: Option<Moment>,
-        /// No node but the failed one is notified before the root cause is known, or this.
+        /// No node is notified before the root cause is known, or this.
         withheld_until: Option<Moment>,
+        /// Nodes that have failed, are not waited for, and are notified with the others.
+        failed: BTreeSet<NodeId>,
     },
 }
 
@@ -273,8 +275,8 @@ impl Job {
             Event::InventoryReported { node, inventory } => self.on_inventory_reported(&node, inventory),
             Event::CheckReported { node, report } => self.on_check_reported(now, &node, report),
             Event::CheckProgressed { node, at, probed } => self.on_check_progressed(now, &node, at, probed),
-            Event::WorkersFailed { node, round, reason, gives_up, has_detail } => {
-                let failed = self.first_failure_of(now, &node, round, gives_up, has_detail);
+            Event::WorkersFailed { node, round, reason, gives_up, has_detail, age } => {
+                let failed = self.first_failure_of(now, &node, round, gives_up, has_detail, age);
                 self.on_workers_failed(now, &node, failed, reason)
             }
             Event::FailureDetailed { node, round, detail } => self.on_detail(now, &node, round, *detail),

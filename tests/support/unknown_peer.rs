@@ -122,6 +122,7 @@ impl UnknownPeer {
             reason,
             gives_up,
             has_detail: false,
+            age_micros: 0,
         });
         let output =
             self.runtime.block_on(async { timeout(TIMEOUT, self.client.report_failure(request)).await });

@@ -60,8 +60,8 @@ pub enum FromGuard {
     Started { round: Round, local_rank: LocalRank, pid: i32 },
     /// A worker could not be started; those that are not forked yet will not be started.
     CannotStart { round: Round, local_rank: LocalRank, errno: i32 },
-    /// A worker ended.
-    Exited { round: Round, exit: WorkerExit },
+    /// A worker ended: it was noticed at this time since 1970.
+    Exited { round: Round, exit: WorkerExit, noticed: Duration },
     /// Nothing below the guard is left.
     TreeGone { round: Round },
 }

@@ -180,28 +180,29 @@ impl Guard {
 
     /// Reaps every child that exited. Returns whether none is left, and so no process is below the guard.
     fn reap(&mut self) -> bool {
-        let is_empty = reap_exited(|pid, cause| self.on_exited(Pid::from_raw(pid), cause));
+        // Read before a process is reaped: what waits for its end learns of it later than this.
+        let noticed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let is_empty = reap_exited(|pid, cause| self.on_exited(Pid::from_raw(pid), cause, noticed));
         if is_empty {
             self.on_tree_gone();
         }
         is_empty
     }
 
-    fn on_exited(&mut self, pid: Pid, cause: ExitCause) {
+    fn on_exited(&mut self, pid: Pid, cause: ExitCause, noticed: Duration) {
         if let Some(at) = self.forked.iter().position(|(_, forked)| forked.pid == pid) {
             // It exited before its start was confirmed.
             let (local_rank, forked) = self.forked.swap_remove(at);
             self.confirm(local_rank, forked);
         }
         if let Some(local_rank) = self.workers.remove(&pid) {
-            let unix_secs = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
             let exit = WorkerExit {
                 local_rank,
                 pid: pid.as_raw(),
                 cause,
-                unix_secs: i64::try_from(unix_secs).unwrap_or(i64::MAX),
+                unix_secs: i64::try_from(noticed.as_secs()).unwrap_or(i64::MAX),
             };
-            self.send(&FromGuard::Exited { round: self.round, exit });
+            self.send(&FromGuard::Exited { round: self.round, exit, noticed });
         }
     }
 

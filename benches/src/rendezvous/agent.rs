@@ -209,6 +209,7 @@ impl Agent {
                     reason: "local rank 3 (pid 4711) failed with exit code 1".to_owned(),
                     gives_up: false,
                     has_detail: false,
+                    age_micros: 0,
                 };
                 self.phase = Phase::Stopping;
                 call(client.report_failure(self.signed(report))).await?;

@@ -266,6 +266,7 @@ impl TryFrom<pb::FailureReport> for Event {
             reason: limited(report.reason, MAX_TEXT, "reason")?,
             gives_up: report.gives_up,
             has_detail: report.has_detail,
+            age: Duration::from_micros(report.age_micros),
         })
     }
 }

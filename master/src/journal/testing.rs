@@ -56,5 +56,6 @@ pub(crate) fn failed(node: &str, length: usize) -> Event {
         reason,
         gives_up: false,
         has_detail: false,
+        age: std::time::Duration::ZERO,
     }
 }

@@ -316,6 +316,7 @@ impl Node {
             reason: "worker 0 exited with 1".into(),
             gives_up: false,
             has_detail: false,
+            age_micros: 0,
         };
         let request = self.signed(report);
         self.client.report_failure(request).await.map(drop)

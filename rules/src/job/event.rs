@@ -76,9 +76,16 @@ pub enum Event {
     CheckReported { node: NodeId, report: CheckReport },
     /// A node reports progress of its part in a round of a check.
     CheckProgressed { node: NodeId, at: CheckRound, probed: Probed },
-    /// Workers of a node failed. It stops the rest of them, and then joins again unless it gives up. With `has_detail`,
-    /// [`Event::FailureDetailed`] follows.
-    WorkersFailed { node: NodeId, round: Round, reason: String, gives_up: bool, has_detail: bool },
+    /// Workers of a node failed, so long ago. It stops the rest of them, and then joins again unless it gives up. With
+    /// `has_detail`, [`Event::FailureDetailed`] follows.
+    WorkersFailed {
+        node: NodeId,
+        round: Round,
+        reason: String,
+        gives_up: bool,
+        has_detail: bool,
+        age: Duration,
+    },
     /// What a node knows of the worker that failed first.
     FailureDetailed { node: NodeId, round: Round, detail: Box<FailureDetail> },
     /// A node's part is over.

@@ -203,6 +203,20 @@ impl History {
         self.last_failure = Some(PastFailure { round, node, reason, at: now, root_cause: None });
     }
 
+    /// Another node had failed before the one that ended the round.
+    pub(super) fn failed_earlier(&mut self, round: Round, node: &NodeName, reason: &str) {
+        if let Some(last) = self.last_failure.as_mut().filter(|last| last.round == Some(round)) {
+            (last.node, last.reason, last.root_cause) = (node.clone(), reason.to_owned(), None);
+        }
+    }
+
+    /// Why the last round has ended, after all.
+    pub(super) fn round_ended_by(&mut self, why: &str) {
+        if let Some((_, ended)) = self.rounds.back_mut().and_then(|last| last.ended.as_mut()) {
+            why.clone_into(ended);
+        }
+    }
+
     /// What is known of the last failure.
     fn detailed(&mut self, root_cause: &RootCause) {
         if let Some(last) = &mut self.last_failure
@@ -345,7 +359,7 @@ impl Job {
         }
     }
 
-    fn end_in_words(&self) -> String {
+    pub(super) fn end_in_words(&self) -> String {
         match self.verdict() {
             Some(JobVerdict::Failed(failure)) => format!("the job failed: {failure}"),
             Some(JobVerdict::Succeeded) | None => "the job succeeded".to_owned(),

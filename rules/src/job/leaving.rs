@@ -64,6 +64,7 @@ impl Job {
                 self.regroup(now, why, Some(node))
             }
             Phase::Gathering { awaited, .. } if awaited.contains(node) => {
+                self.failed_earlier(node, first, &reason);
                 // The round was over before: notified again, in case the message was lost.
                 let why = Regroup::WorkersFailed { node: self.name_of(node), reason };
                 match gives_up {
@@ -71,8 +72,14 @@ impl Job {
                     false => Vec::new(),
                 }
             }
-            // It follows from the one that ended the job, and the node has yet to be told of that.
-            Phase::Over { withheld_until: Some(_), .. } => Vec::new(),
+            // It follows from the one that ended the job, or precedes it. The node has yet to be told of that.
+            Phase::Over { withheld_until: Some(_), verdict, .. } => {
+                let is_named = matches!(verdict, JobVerdict::Failed(JobFailure::Node { .. }));
+                if is_named && self.failed_earlier(node, first, &reason) {
+                    self.name_in_verdict(node, reason);
+                }
+                Vec::new()
+            }
             // In any round: it will not come back.
             _ if gives_up => self.on_gave_up(now, node, reason),
             _ => Vec::new(),
@@ -138,12 +145,17 @@ impl Job {
         let failure = JobFailure::Node { node: self.name_of(node), reason };
         self.remove(node);
         let verdict = JobVerdict::Failed(failure);
-        // It has its reason, but waits for the message that its failure is secondary.
-        let mut effects = vec![
-            Effect::Forget { node: node.clone() },
-            Effect::Push { node: node.clone(), push: Push::JobEnd(verdict.clone()) },
-        ];
-        effects.extend(self.end(now, verdict));
+        let mut effects = vec![Effect::Forget { node: node.clone() }];
+        let end = self.end(now, verdict.clone());
+        // It has its reason, but waits for the message that its failure is secondary. A node that failed before it may
+        // not have been heard yet.
+        match &mut self.phase {
+            Phase::Over { withheld_until: Some(_), unaware, failed, .. } if !unaware.is_empty() => {
+                failed.insert(node.clone());
+            }
+            _ => effects.push(Effect::Push { node: node.clone(), push: Push::JobEnd(verdict) }),
+        }
+        effects.extend(end);
         effects
     }
 
@@ -402,16 +414,18 @@ impl Job {
         let withheld_until = self.awaited_detail(now, &verdict);
         if unaware.is_empty() && withheld_until.is_none() {
             let finish = vec![Effect::Finish { verdict: verdict.clone() }];
-            self.phase = Phase::Over { verdict, unaware, until: None, withheld_until };
+            let failed = BTreeSet::new();
+            self.phase = Phase::Over { verdict, unaware, until: None, withheld_until, failed };
             return finish;
         }
-        self.phase = Phase::Over { verdict, unaware, until: Some(now + FAREWELL), withheld_until };
+        let (until, failed) = (Some(now + FAREWELL), BTreeSet::new());
+        self.phase = Phase::Over { verdict, unaware, until, withheld_until, failed };
         if withheld_until.is_some() { Vec::new() } else { self.notify_all_of_end() }
     }
 
     /// A node knows that the job is over.
     pub(super) fn on_end_acknowledged(&mut self, node: &NodeId) -> Vec<Effect> {
-        let Phase::Over { verdict, unaware, until, withheld_until } = &mut self.phase else {
+        let Phase::Over { verdict, unaware, until, withheld_until, .. } = &mut self.phase else {
             return Vec::new();
         };
         unaware.remove(node);

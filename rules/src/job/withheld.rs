@@ -4,8 +4,11 @@
 //!
 //! The failure itself is reported at once, and restarts wait for nothing; its detail follows when the output of the
 //! worker is read. It is kept for the failure that ended the round, and believed of the node that reported it alone.
+//!
+//! Ranks fail one after the other within milliseconds: the second because the first is gone. The report of the second
+//! may arrive first, so each report has its age, and the earliest failure is the root cause.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -23,12 +26,23 @@ use diagnosis::moment::Moment;
 /// [`crate::worker_group::ROOT_CAUSE_TIMEOUT`].
 pub const DETAIL_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How long the end is withheld at least where there are other nodes: the report of an earlier failure may be on its way.
+/// Reports of failures that follow from each other were seen to pass each other within 10 ms on a busy host.
+pub(super) const EARLIER_TIMEOUT: Duration = Duration::from_millis(50);
+
+/// A report is believed to be at most so late.
+const MAX_AGE: Duration = Duration::from_secs(2);
+
 /// The failure that ended a round.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct FirstFailure {
     pub(super) node: NodeName,
     pub(super) round: Round,
     pub(super) gives_up: bool,
+    /// When the worker ended, by the clock of the master.
+    at: Moment,
+    /// When it was reported.
+    reported: Moment,
     detail: Detail,
 }
 
@@ -55,9 +69,43 @@ impl Job {
         round: Round,
         gives_up: bool,
         has_detail: bool,
+        age: Duration,
     ) -> FirstFailure {
         let detail = if has_detail { Detail::Awaited { until: now + DETAIL_TIMEOUT } } else { Detail::None };
-        FirstFailure { node: self.name_of(node), round, gives_up, detail }
+        let at = Moment::new(now.since_start().saturating_sub(age.min(MAX_AGE)));
+        FirstFailure { node: self.name_of(node), round, gives_up, at, reported: now, detail }
+    }
+
+    /// A failure that was reported later and was earlier takes the place of the one that ended the round. Returns
+    /// whether it does.
+    pub(super) fn failed_earlier(&mut self, node: &NodeId, failure: FirstFailure, reason: &str) -> bool {
+        let Some(first) = &mut self.first_failure else { return false };
+        let is_earlier = failure.round == first.round
+            && failure.node.node_id != first.node.node_id
+            && failure.at < first.at;
+        if !is_earlier || !self.node_ranks.contains_key(node) {
+            return false;
+        }
+        // The end is withheld for the failure that was reported first, and no longer.
+        let detail = match (failure.detail, &first.detail) {
+            (Detail::Awaited { .. }, Detail::Awaited { until }) => Detail::Awaited { until: *until },
+            (detail, _) => detail,
+        };
+        self.history.failed_earlier(failure.round, &failure.node, reason);
+        *first = FirstFailure { reported: first.reported, detail, ..failure };
+        true
+    }
+
+    /// The job ends because of this node, after all.
+    pub(super) fn name_in_verdict(&mut self, node: &NodeId, reason: String) {
+        let name = self.name_of(node);
+        if let Phase::Over { verdict: JobVerdict::Failed(JobFailure::Node { node, reason: why }), .. } =
+            &mut self.phase
+        {
+            (*node, *why) = (name, reason);
+            let ended = self.end_in_words();
+            self.history.round_ended_by(&ended);
+        }
     }
 
     /// A node says what its worker said.
@@ -75,8 +123,16 @@ impl Job {
         }
         let root_cause = RootCause { round, node: first.node.clone(), detail: detail.clone() };
         first.detail = Detail::Known(Box::new(detail));
+        let earlier_until = first.reported + EARLIER_TIMEOUT;
         let mut effects = vec![Effect::Log(Log::RootCause(Box::new(root_cause)))];
-        effects.extend(self.release(now));
+        match &mut self.phase {
+            Phase::Over { withheld_until: Some(until), failed, .. }
+                if now < earlier_until && !failed.is_empty() =>
+            {
+                *until = earlier_until;
+            }
+            _ => effects.extend(self.release(now)),
+        }
         effects
     }
 
@@ -103,18 +159,22 @@ impl Job {
 
     /// All nodes are notified of the end now, if it was withheld from them. Without nodes the job is finished.
     pub(super) fn release(&mut self, now: Moment) -> Vec<Effect> {
-        let Phase::Over { verdict, unaware, until, withheld_until } = &mut self.phase else {
+        let Phase::Over { verdict, unaware, until, withheld_until, failed } = &mut self.phase else {
             return Vec::new();
         };
         if withheld_until.take().is_none() {
             return Vec::new();
         }
+        let failed = std::mem::take(failed);
         if unaware.is_empty() {
             *until = None;
-            return vec![Effect::Finish { verdict: verdict.clone() }];
+            let finish = Effect::Finish { verdict: verdict.clone() };
+            return self.notify_of_end_all(&failed).chain([finish]).collect();
         }
         *until = Some(now + FAREWELL);
-        self.notify_all_of_end()
+        let mut effects: Vec<Effect> = self.notify_of_end_all(&failed).collect();
+        effects.extend(self.notify_all_of_end());
+        effects
     }
 
     /// The job is over, and its end is not withheld.
@@ -124,7 +184,11 @@ impl Job {
 
     pub(super) fn notify_all_of_end(&self) -> Vec<Effect> {
         let Phase::Over { unaware, .. } = &self.phase else { return Vec::new() };
-        unaware.iter().flat_map(|node| self.end_for(node)).collect()
+        self.notify_of_end_all(unaware).collect()
+    }
+
+    fn notify_of_end_all<'a>(&'a self, nodes: &'a BTreeSet<NodeId>) -> impl Iterator<Item = Effect> + 'a {
+        nodes.iter().flat_map(|node| self.end_for(node))
     }
 
     /// A node comes after the end of the job.
@@ -137,7 +201,9 @@ impl Job {
     /// The root cause, if it is known, and the end.
     fn end_for(&self, node: &NodeId) -> Vec<Effect> {
         let Phase::Over { verdict, .. } = &self.phase else { return Vec::new() };
-        let root_cause = self.first_failure.as_ref().and_then(|first| first.root_cause_of(verdict));
+        // The node itself has all of it.
+        let of_another = self.first_failure.as_ref().filter(|first| first.node.node_id != *node);
+        let root_cause = of_another.and_then(|first| first.root_cause_of(verdict));
         let root_cause = root_cause.map(|it| Push::RootCause(Box::new(it)));
         let pushes = root_cause.into_iter().chain([Push::JobEnd(verdict.clone())]);
         pushes.map(|push| Effect::Push { node: node.clone(), push }).collect()

@@ -183,7 +183,14 @@ impl Test {
     fn workers_fail(&mut self, name: &str, round: u32, gives_up: bool) -> Vec<Effect> {
         let round = Round(round);
         let (node, reason) = (id(name), REASON.into());
-        self.send(Event::WorkersFailed { node, round, reason, gives_up, has_detail: false })
+        self.send(Event::WorkersFailed {
+            node,
+            round,
+            reason,
+            gives_up,
+            has_detail: false,
+            age: Duration::ZERO,
+        })
     }
 
     /// Resumes in a round of these nodes.

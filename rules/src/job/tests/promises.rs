@@ -95,7 +95,7 @@ fn any_event() -> impl Strategy<Value = Event> {
             master_port: PORT,
         }),
         4 => (name(), any_round(), prop::bool::weighted(0.03)).prop_map(|(name, round, gives_up)| {
-            Event::WorkersFailed { node: id(name), round, reason: REASON.into(), gives_up, has_detail: false }
+            Event::WorkersFailed { node: id(name), round, reason: REASON.into(), gives_up, has_detail: false, age: Duration::ZERO }
         }),
         4 => (name(), end).prop_map(|(name, end)| Event::NodeEnded { node: id(name), end }),
         2 => name().prop_map(|name| Event::NodeLost { node: id(name), cause: DISCONNECTED }),

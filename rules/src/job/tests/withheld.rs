@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     failure::{ExitCause, WorkerFailure},
     ids::{LocalRank, Rank},
+    job::{FAREWELL, withheld::EARLIER_TIMEOUT},
     job_status::JobPhase,
     last_lines::Output,
     root_cause::{FailureDetail, RootCause},
@@ -46,8 +47,14 @@ fn of(name: &str, rank: u32) -> JobVerdict {
 impl Test {
     /// Its workers fail, and it will say what they said.
     fn workers_break(&mut self, name: &str, round: u32, gives_up: bool) -> Vec<Effect> {
+        self.workers_broke(name, round, gives_up, 0)
+    }
+
+    /// So many milliseconds ago.
+    fn workers_broke(&mut self, name: &str, round: u32, gives_up: bool, millis: u64) -> Vec<Effect> {
         let (node, round, reason) = (id(name), Round(round), REASON.into());
-        self.send(Event::WorkersFailed { node, round, reason, gives_up, has_detail: true })
+        let age = Duration::from_millis(millis);
+        self.send(Event::WorkersFailed { node, round, reason, gives_up, has_detail: true, age })
     }
 
     fn tell(&mut self, name: &str, round: u32, words: &str) -> Vec<Effect> {
@@ -58,12 +65,10 @@ impl Test {
     /// The last worker of `b` that may fail has failed, and the end is withheld.
     fn withheld() -> Self {
         let mut test = Self::running(fail_job(), terms(3, 3), &["a", "b", "c"]);
-        assert_eq!(
-            test.at(10).workers_break("b", 0, true),
-            all([vec![forget("b")], ended(&["b"], &of("b", 1))]),
-            "it has all of it, and ends"
-        );
+        assert_eq!(test.at(10).workers_break("b", 0, true), [forget("b")]);
         assert_eq!(test.job.deadline(), Some(Moment::at_secs(11)));
+        // No earlier failure is reported.
+        test.now = Moment::at_secs(10) + EARLIER_TIMEOUT;
         test
     }
 }
@@ -74,10 +79,10 @@ fn every_node_gets_the_root_cause_with_the_end() {
     let root = root_cause("b", 1, 0);
     assert_eq!(
         test.tell("b", 0, "boom"),
-        all([vec![known(&root)], ended_by(&["a", "c"], &root, &of("b", 1))])
+        all([vec![known(&root)], ended(&["b"], &of("b", 1)), ended_by(&["a", "c"], &root, &of("b", 1))])
     );
     assert_eq!(test.tell("b", 0, "boom"), [], "said again");
-    assert_eq!(test.job.deadline(), Some(Moment::at_secs(20)), "they may take their time to acknowledge");
+    assert_eq!(test.job.deadline(), Some(test.now + FAREWELL), "they may take their time to acknowledge");
     assert_eq!(test.join("z"), ended_by(&["z"], &root, &of("b", 1)), "and one that comes later");
     let status = test.job.status(test.now).last_failure.unwrap();
     assert_eq!(
@@ -90,7 +95,7 @@ fn every_node_gets_the_root_cause_with_the_end() {
 #[test]
 fn the_end_waits_for_the_detail_for_a_moment_only() {
     let mut test = Test::withheld();
-    assert_eq!(test.due(), ended(&["a", "c"], &of("b", 1)));
+    assert_eq!(test.due(), ended(&["b", "a", "c"], &of("b", 1)));
     assert_eq!(test.now, Moment::at_secs(11));
     assert_eq!(test.job.deadline(), Some(Moment::at_secs(21)));
     assert_eq!(test.tell("b", 0, "boom"), [known(&root_cause("b", 1, 0))], "for the log and the status");
@@ -102,7 +107,7 @@ fn the_end_waits_for_the_detail_for_a_moment_only() {
 fn a_failed_node_that_is_cut_off_is_not_waited_for() {
     let mut test = Test::withheld();
     assert_eq!(test.send(Event::LinkBroken { node: id("c") }), [], "another one");
-    assert_eq!(test.send(Event::LinkBroken { node: id("b") }), ended(&["a", "c"], &of("b", 1)));
+    assert_eq!(test.send(Event::LinkBroken { node: id("b") }), ended(&["b", "a", "c"], &of("b", 1)));
     assert_eq!(test.send(Event::LinkBroken { node: id("b") }), []);
 }
 
@@ -129,7 +134,7 @@ fn failures_of_others_while_the_end_is_withheld_follow_from_the_first() {
     let root = root_cause("b", 1, 0);
     assert_eq!(
         test.tell("b", 0, "boom"),
-        all([vec![known(&root)], ended_by(&["a", "c"], &root, &of("b", 1))])
+        all([vec![known(&root)], ended(&["b"], &of("b", 1)), ended_by(&["a", "c"], &root, &of("b", 1))])
     );
 }
 
@@ -139,7 +144,11 @@ fn nodes_that_leave_while_the_end_is_withheld_are_not_waited_for() {
     assert_eq!(test.leave("a"), []);
     assert_eq!(test.lose("c"), [hang_up("c")]);
     let root = root_cause("b", 1, 0);
-    assert_eq!(test.tell("b", 0, "boom"), [known(&root), finish(&of("b", 1))], "for the log and the status");
+    assert_eq!(
+        test.tell("b", 0, "boom"),
+        all([vec![known(&root)], ended(&["b"], &of("b", 1)), vec![finish(&of("b", 1))]]),
+        "for the log and the status"
+    );
 }
 
 #[test]
@@ -148,7 +157,7 @@ fn a_restarted_master_withholds_the_end_from_its_own_start() {
     assert_eq!(test.at(50).send(Event::Restarted), []);
     assert_eq!(test.resume("a", 0, &["a", "b", "c"], WorkersState::Running), []);
     assert_eq!(test.job.deadline(), Some(Moment::at_secs(51)));
-    assert_eq!(test.due(), ended(&["a", "c"], &of("b", 1)));
+    assert_eq!(test.due(), ended(&["b", "a", "c"], &of("b", 1)));
 }
 
 #[test]
@@ -257,4 +266,51 @@ fn a_job_of_one_node_waits_for_the_detail_for_a_moment_only() {
         [finish(&verdict)],
         "nor for a node that is cut off"
     );
+}
+
+#[test]
+fn the_end_is_withheld_for_a_moment_because_an_earlier_failure_may_be_reported() {
+    let mut test = Test::running(fail_job(), terms(3, 3), &["a", "b", "c"]);
+    assert_eq!(test.at(10).workers_break("b", 0, true), [forget("b")]);
+    let root = root_cause("b", 1, 0);
+    assert_eq!(test.tell("b", 0, "boom"), [known(&root)]);
+    assert_eq!(test.job.deadline(), Some(Moment::at_secs(10) + EARLIER_TIMEOUT));
+    assert_eq!(test.due(), all([ended(&["b"], &of("b", 1)), ended_by(&["a", "c"], &root, &of("b", 1))]));
+}
+
+#[test]
+fn the_earliest_failure_is_the_root_cause_whichever_is_reported_first() {
+    let mut test = Test::running(fail_job(), terms(3, 3), &["a", "b", "c"]);
+    let _withheld = test.at(10).workers_broke("b", 0, true, 1);
+    assert_eq!(test.workers_broke("c", 0, true, 4), []);
+    assert_eq!(test.tell("b", 0, "connection closed by peer"), [], "it follows from that of c");
+    let root = root_cause("c", 2, 0);
+    assert_eq!(test.tell("c", 0, "boom"), [known(&root)]);
+    let told = ended_by(&["a"], &root, &of("c", 2));
+    assert_eq!(test.due(), all([ended_by(&["b"], &root, &of("c", 2)), told, ended(&["c"], &of("c", 2))]));
+    let status = test.job.status(test.now);
+    assert_eq!(status.last_failure.unwrap().last_lines, ["boom"]);
+    assert_eq!(status.rounds[0].ended, status.end.map(|end| format!("the job failed: {}", end.message)));
+}
+
+#[test]
+fn a_failure_takes_no_place_by_a_lie() {
+    let mut test = Test::running(fail_job(), terms(3, 3), &["a", "b", "c"]);
+    let _withheld = test.at(10).workers_broke("b", 0, true, 3000);
+    assert_eq!(test.workers_broke("c", 0, true, 60_000), [], "an age is believed up to 2 s");
+    assert_eq!(test.workers_broke("c", 7, true, 2000), [], "of another round");
+    assert_eq!(test.workers_broke("z", 0, true, 2000), [], "no member");
+    let root = root_cause("b", 1, 0);
+    assert_eq!(test.tell("b", 0, "boom"), [known(&root)]);
+}
+
+#[test]
+fn the_earliest_failure_is_the_root_cause_of_a_restart_too() {
+    let mut test = Test::running(policy(), terms(2, 2), &["a", "b"]);
+    let why = Regroup::WorkersFailed { node: named("b", Some(1)), reason: REASON.into() };
+    assert_eq!(test.at(10).workers_broke("b", 0, false, 1), regrouped(0, &["a"], &why));
+    assert_eq!(test.workers_broke("a", 0, false, 5), []);
+    assert_eq!(test.tell("b", 0, "connection closed by peer"), []);
+    assert_eq!(test.tell("a", 0, "boom"), [known(&root_cause("a", 0, 0))]);
+    assert_eq!(test.job.status(test.now).last_failure.unwrap().last_lines, ["boom"]);
 }

@@ -167,8 +167,8 @@ fn frames() -> Vec<Vec<u8>> {
     let from = [
         FromGuard::Started { round, local_rank: LocalRank(0), pid: 77 },
         FromGuard::CannotStart { round, local_rank: LocalRank(0), errno: 2 },
-        FromGuard::Exited { round, exit: exit(ExitCause::Code(1)) },
-        FromGuard::Exited { round, exit: exit(ExitCause::Signal(9)) },
+        FromGuard::Exited { round, exit: exit(ExitCause::Code(1)), noticed: Duration::from_millis(7) },
+        FromGuard::Exited { round, exit: exit(ExitCause::Signal(9)), noticed: Duration::ZERO },
         FromGuard::TreeGone { round },
     ];
     let to: Vec<Vec<u8>> =
@@ -382,7 +382,14 @@ fn hosting(node: &str, round: u32) -> pb::HostingReport {
 }
 
 fn failure(node: &str, round: u32) -> pb::FailureReport {
-    pb::FailureReport { node_id: node.into(), round, reason: "r".into(), gives_up: false, has_detail: true }
+    pb::FailureReport {
+        node_id: node.into(),
+        round,
+        reason: "r".into(),
+        gives_up: false,
+        has_detail: true,
+        age_micros: 250,
+    }
 }
 
 fn failure_detail() -> FailureDetail {

@@ -236,8 +236,14 @@ impl Simulation {
             }
             Effect::ReportFailure { round, reason, gives_up, worker } => {
                 let has_detail = worker.is_some();
-                let failed =
-                    JobEvent::WorkersFailed { node: node.clone(), round, reason, gives_up, has_detail };
+                let failed = JobEvent::WorkersFailed {
+                    node: node.clone(),
+                    round,
+                    reason,
+                    gives_up,
+                    has_detail,
+                    age: Duration::ZERO,
+                };
                 self.send(life, failed);
                 if let Some(worker) = worker {
                     self.report_detail(life, round, *worker);

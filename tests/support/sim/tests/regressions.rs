@@ -172,8 +172,14 @@ fn a_member_that_a_round_did_not_wait_for_may_still_have_workers() {
     let mut scene = Scene::new(2, 3);
     scene.run(&["a", "b", "c"]);
     let (round, reason) = (Round(0), "exit code 1".to_owned());
-    let _told =
-        scene.tell(Event::WorkersFailed { node: id("a"), round, reason, gives_up: false, has_detail: false });
+    let _told = scene.tell(Event::WorkersFailed {
+        node: id("a"),
+        round,
+        reason,
+        gives_up: false,
+        has_detail: false,
+        age: Duration::ZERO,
+    });
     let _joined = [scene.join("a", Some(0)), scene.join("b", Some(0))];
     let effects = scene.wait(60);
     assert_eq!(fresh_port(&effects), Some(true), "c has not stopped its workers");
@@ -219,8 +225,14 @@ fn what_is_found_out_while_a_store_is_opened_is_for_the_next_round() {
     let _late = scene.claim("b", 4, 0, WorkersState::Running);
     let _assigned = scene.hosted("a", 0);
     let (round, reason) = (Round(0), "exit code 1".to_owned());
-    let _told =
-        scene.tell(Event::WorkersFailed { node: id("a"), round, reason, gives_up: false, has_detail: false });
+    let _told = scene.tell(Event::WorkersFailed {
+        node: id("a"),
+        round,
+        reason,
+        gives_up: false,
+        has_detail: false,
+        age: Duration::ZERO,
+    });
     let effects = scene.join("a", Some(0));
     assert_eq!(fresh_port(&effects), Some(true));
 }
@@ -233,8 +245,14 @@ fn a_host_that_served_an_older_round_takes_a_new_port() {
     // It served round 4 of a master that is forgotten, and its workers are still there.
     let _late = scene.claim("a", 4, 0, WorkersState::Running);
     let (round, reason) = (Round(0), "exit code 1".to_owned());
-    let _told =
-        scene.tell(Event::WorkersFailed { node: id("b"), round, reason, gives_up: false, has_detail: false });
+    let _told = scene.tell(Event::WorkersFailed {
+        node: id("b"),
+        round,
+        reason,
+        gives_up: false,
+        has_detail: false,
+        age: Duration::ZERO,
+    });
     assert_eq!(fresh_port(&scene.join("b", Some(0))), Some(true));
     let _assigned = scene.hosted("b", 5);
     let _joined = scene.join("a", Some(4));
@@ -246,8 +264,14 @@ fn a_host_that_served_an_older_round_takes_a_new_port() {
     );
     let _assigned = scene.hosted("a", 6);
     let (round, reason) = (Round(6), "exit code 1".to_owned());
-    let _told =
-        scene.tell(Event::WorkersFailed { node: id("a"), round, reason, gives_up: false, has_detail: false });
+    let _told = scene.tell(Event::WorkersFailed {
+        node: id("a"),
+        round,
+        reason,
+        gives_up: false,
+        has_detail: false,
+        age: Duration::ZERO,
+    });
     let _joined = scene.join("b", Some(6));
     assert_eq!(
         fresh_port(&scene.join("a", Some(6))),
@@ -283,8 +307,14 @@ fn a_join_overtaken_by_its_own_assignment_is_ignored() {
     let mut scene = Scene::new(2, 2);
     scene.run(&["a", "b"]);
     let (round, reason) = (Round(0), "exit code 1".to_owned());
-    let _told =
-        scene.tell(Event::WorkersFailed { node: id("a"), round, reason, gives_up: false, has_detail: false });
+    let _told = scene.tell(Event::WorkersFailed {
+        node: id("a"),
+        round,
+        reason,
+        gives_up: false,
+        has_detail: false,
+        age: Duration::ZERO,
+    });
     // Sent over the stream on which b then received its assignment in round 0.
     let stray = scene.join("b", None);
     assert_eq!(stray, []);
@@ -304,8 +334,14 @@ fn a_node_whose_assignment_went_to_a_broken_stream_asks_again() {
     let _broken = scene.tell(Event::LinkBroken { node: id("b") });
     let _assigned = scene.hosted("a", 0);
     let (round, reason) = (Round(0), "exit code 1".to_owned());
-    let _told =
-        scene.tell(Event::WorkersFailed { node: id("a"), round, reason, gives_up: false, has_detail: false });
+    let _told = scene.tell(Event::WorkersFailed {
+        node: id("a"),
+        round,
+        reason,
+        gives_up: false,
+        has_detail: false,
+        age: Duration::ZERO,
+    });
     let _joined = scene.join("a", Some(0));
     scene.subscribe("b");
     let effects = scene.join("b", None);
