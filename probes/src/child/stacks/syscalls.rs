@@ -102,11 +102,11 @@ const MORE_CALLS: &[(libc::c_long, &str)] = &[];
 /// The name of the call in `/proc/PID/syscall`, `syscall N` for a number without a name here. `None`: the process is in
 /// no call, or runs.
 pub(super) fn name_of_line(line: &str) -> Option<String> {
-    let number: i64 = line.split_ascii_whitespace().next()?.parse().ok()?;
+    let number: libc::c_long = line.split_ascii_whitespace().next()?.parse().ok()?;
     if number < 0 {
         return None;
     }
-    let known = CALLS.iter().chain(MORE_CALLS).find(|(known, _)| i64::from(*known) == number);
+    let known = CALLS.iter().chain(MORE_CALLS).find(|(known, _)| *known == number);
     Some(known.map_or_else(|| format!("syscall {number}"), |(_, name)| (*name).to_owned()))
 }
 

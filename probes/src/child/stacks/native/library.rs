@@ -25,9 +25,12 @@ const LONGEST_UNSIZED: u64 = 4096;
 /// The code that the kernel maps into every process is shorter.
 const LONGEST_VDSO: u64 = 1 << 20;
 
-/// The files of all processes.
+/// A file that is read when it is first asked for; `None` when that has failed.
+type Entry = Arc<OnceLock<Option<Arc<Library>>>>;
+
+/// The files of all processes, by device and inode.
 #[derive(Default)]
-pub(in super::super) struct Libraries(Mutex<BTreeMap<(String, u64), Arc<OnceLock<Option<Arc<Library>>>>>>);
+pub(in super::super) struct Libraries(Mutex<BTreeMap<(String, u64), Entry>>);
 
 impl Libraries {
     /// The file of a mapping; `None` when it cannot be read.

@@ -17,6 +17,9 @@ const MAX_FRAMES: usize = 2048;
 /// What a debugger prints for a function without a name, or without a file.
 const UNKNOWN: &str = "??";
 
+/// A file, and what is to be added to its addresses.
+type Placed = (Arc<Library>, u64);
+
 /// Unwinds the threads of one process. Files are read when the first address in them is met.
 pub(super) struct Unwinder<'a> {
     pid: i32,
@@ -25,7 +28,7 @@ pub(super) struct Unwinder<'a> {
     native: UnwinderNative<Section, MayAllocateDuringUnwind>,
     cache: CacheNative<MayAllocateDuringUnwind>,
     /// The executable mappings that were added, by their start.
-    known: Vec<(u64, Option<(Arc<Library>, u64)>)>,
+    known: Vec<(u64, Option<Placed>)>,
 }
 
 impl<'a> Unwinder<'a> {
@@ -83,7 +86,7 @@ impl<'a> Unwinder<'a> {
     }
 
     /// The file of an executable mapping and its bias; added to the unwinder when it is new.
-    fn library(&mut self, mapping: &Mapping) -> Option<(Arc<Library>, u64)> {
+    fn library(&mut self, mapping: &Mapping) -> Option<Placed> {
         if let Some((_, known)) = self.known.iter().find(|(start, _)| *start == mapping.start) {
             return known.clone();
         }
