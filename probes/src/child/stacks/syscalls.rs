@@ -110,6 +110,31 @@ pub(super) fn name_of_line(line: &str) -> Option<String> {
     Some(known.map_or_else(|| format!("syscall {number}"), |(_, name)| (*name).to_owned()))
 }
 
+/// Calls that end with `EINTR` when their thread is stopped, even if no signal is handled (signal(7)); all others are taken
+/// up again by the kernel.
+const ENDED_BY_A_STOP: &[&str] = &[
+    "epoll_pwait",
+    "epoll_pwait2",
+    "epoll_wait",
+    "io_getevents",
+    "io_uring_enter",
+    "rt_sigtimedwait",
+    "semop",
+    "semtimedop",
+];
+
+/// Stack pointer and instruction in a line of `/proc/PID/task/TID/syscall`, if the thread waits in a call that a stop would
+/// end.
+pub(super) fn not_to_be_stopped(line: &str) -> Option<(u64, u64)> {
+    let name = name_of_line(line)?;
+    if !ENDED_BY_A_STOP.contains(&name.as_str()) {
+        return None;
+    }
+    let mut fields = line.split_ascii_whitespace().skip(7);
+    let mut number = || u64::from_str_radix(fields.next()?.strip_prefix("0x")?, 16).ok();
+    Some((number()?, number()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,6 +147,15 @@ mod tests {
         for nothing in ["running\n", "-1 0x7ffd 0x7f02", "", "x"] {
             assert_eq!(name_of_line(nothing), None, "{nothing}");
         }
+    }
+
+    #[test]
+    fn a_thread_whose_call_would_end_is_not_stopped() {
+        let line = |number: libc::c_long| format!("{number} 0x3 0x7f 0x1 0x0 0x0 0x0 0x7ffd 0x7f02\n");
+        assert_eq!(not_to_be_stopped(&line(libc::SYS_epoll_pwait)), Some((0x7ffd, 0x7f02)));
+        assert_eq!(not_to_be_stopped(&line(libc::SYS_futex)), None);
+        assert_eq!(not_to_be_stopped(&format!("{} 0x3", libc::SYS_semop)), None);
+        assert_eq!(not_to_be_stopped("running"), None);
     }
 
     #[test]

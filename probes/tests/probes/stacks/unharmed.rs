@@ -62,6 +62,31 @@ async fn a_blocked_read_returns_what_is_written() {
     assert_eq!(python.line(), "3 0");
 }
 
+/// The kernel takes this call up again after no stop.
+#[tokio::test]
+async fn a_wait_for_events_is_not_interrupted() {
+    let mut python = Python::start(&format!(
+        "{CALLS}import select\n\
+         poll = select.epoll()\n\
+         ready, to = os.pipe()\n\
+         poll.register(ready)\n\
+         buffer = ctypes.create_string_buffer(64)\n\
+         import threading\n\
+         def send():\n    sys.stdin.readline()\n    os.write(to, b'x')\n\
+         threading.Thread(target=send).start()\n\
+         told(libc.epoll_wait(poll.fileno(), buffer, 4, -1))\n"
+    ));
+    let waits = waits_in(&["epoll_wait", "epoll_pwait"]);
+    for _ in 0..5 {
+        let dump = dump_until(&python.target(), &waits).await;
+        let native = functions(&dump.native[0]);
+        assert!(native[0].contains("epoll_wait"), "{native:?}");
+        assert_eq!(dump.native.len(), 2);
+    }
+    python.tell("now");
+    assert_eq!(python.line(), "1 0");
+}
+
 #[tokio::test]
 async fn a_blocked_open_of_a_pipe_goes_on_waiting() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,8 @@
 //! Stops the threads of a process one after the other, copies registers and stack, and lets them run on.
 //!
-//! `PTRACE_SEIZE` and `PTRACE_INTERRUPT` send no signal, so that a system call that was waited in is taken up again. A
-//! tracer that dies, for example when this probe is killed, releases what it has stopped.
+//! `PTRACE_SEIZE` and `PTRACE_INTERRUPT` send no signal, so that a system call that was waited in is taken up again. The
+//! few calls that are not are read without a stop. A tracer that dies, for example when this probe is killed, releases
+//! what it has stopped.
 
 use std::{
     fs,
@@ -15,7 +16,8 @@ use nix::{errno::Errno, libc};
 use super::{
     super::{
         access,
-        process::{text, tracer},
+        process::{line_of, text, tracer},
+        syscalls,
     },
     maps::{self, Mapping},
     memory,
@@ -38,9 +40,9 @@ const MAX_UNSTOPPED: usize = 4;
 const QUICK_LOOKS: u32 = 50;
 const BETWEEN_LOOKS: Duration = Duration::from_micros(200);
 
-/// A thread at the moment at which it was stopped.
+/// A thread at one moment.
 #[derive(Debug)]
-pub(super) struct StoppedThread {
+pub(super) struct CapturedThread {
     pub(super) name: String,
     pub(super) registers: Registers,
     /// Its stack, from the stack pointer on.
@@ -50,7 +52,7 @@ pub(super) struct StoppedThread {
 /// What could be read of a process.
 #[derive(Debug, Default)]
 pub(super) struct Captured {
-    pub(super) threads: Vec<StoppedThread>,
+    pub(super) threads: Vec<CapturedThread>,
     pub(super) notes: Vec<String>,
 }
 
@@ -122,20 +124,33 @@ fn threads(pid: i32) -> Vec<i32> {
     threads
 }
 
-fn read(pid: i32, tid: i32, maps: &[Mapping]) -> Result<StoppedThread, Missed> {
+fn read(pid: i32, tid: i32, maps: &[Mapping]) -> Result<CapturedThread, Missed> {
     let folder = format!("/proc/{pid}/task/{tid}");
     let status = text(&format!("{folder}/status")).ok_or(Missed::Ended)?;
-    match super::super::process::line_of(&status, "State:").and_then(|state| state.chars().next()) {
+    match line_of(&status, "State:").and_then(|state| state.chars().next()) {
         Some('D') => return Err(Missed::Uninterruptible),
         Some('Z' | 'X') | None => return Err(Missed::Ended),
         Some(_) => {}
     }
     let name = text(&format!("{folder}/comm")).unwrap_or_default().trim().to_owned();
+    if let Some((registers, stack)) = without_a_stop(pid, &folder, maps) {
+        return Ok(CapturedThread { name, registers, stack });
+    }
     let stopped = Stopped::stop(tid)?;
     let registers = stopped.registers()?;
     let stack = stack(pid, registers.stack, maps);
     drop(stopped);
-    Ok(StoppedThread { name, registers, stack })
+    Ok(CapturedThread { name, registers, stack })
+}
+
+/// Reads a thread that waits in a call which a stop would end, as it waits. `None` for any other thread.
+fn without_a_stop(pid: i32, folder: &str, maps: &[Mapping]) -> Option<(Registers, Vec<u8>)> {
+    let path = format!("{folder}/syscall");
+    let before = text(&path)?;
+    let (pointer, instruction) = syscalls::not_to_be_stopped(&before)?;
+    let stack = stack(pid, pointer, maps);
+    // It may have gone on meanwhile.
+    (text(&path)? == before).then(|| (Registers::of_waiting(pointer, instruction), stack))
 }
 
 /// The innermost part of a stack, to the end of its mapping.

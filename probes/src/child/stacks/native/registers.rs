@@ -14,6 +14,20 @@ pub(super) struct Registers {
     link: u64,
 }
 
+impl Registers {
+    /// Of a thread that was not stopped. A caller that keeps its frame in a register which no callee has saved ends the
+    /// stack.
+    pub(super) const fn of_waiting(stack: u64, instruction: u64) -> Self {
+        Self {
+            instruction,
+            stack,
+            frame: 0,
+            #[cfg(target_arch = "aarch64")]
+            link: 0,
+        }
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 impl Registers {
     pub(super) fn of(registers: &libc::user_regs_struct) -> Self {

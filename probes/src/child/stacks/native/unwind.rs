@@ -8,7 +8,7 @@ use stacks::{Frame, Thread};
 use super::{
     library::{Libraries, Library, Section},
     maps::{self, Mapping},
-    ptrace::StoppedThread,
+    ptrace::CapturedThread,
 };
 
 /// Calls of one thread.
@@ -43,8 +43,8 @@ impl<'a> Unwinder<'a> {
         }
     }
 
-    pub(super) fn unwind(&mut self, thread: StoppedThread) -> Thread {
-        let StoppedThread { name, registers, stack } = thread;
+    pub(super) fn unwind(&mut self, thread: CapturedThread) -> Thread {
+        let CapturedThread { name, registers, stack } = thread;
         let bottom = registers.stack;
         let mut read = |address: u64| {
             let at = address.checked_sub(bottom).and_then(|at| usize::try_from(at).ok()).ok_or(())?;
