@@ -22,7 +22,7 @@ use super::{
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Without --run-id and --pid the one job of this node is taken. The stacks of Python are read without stopping a process; \
-for native stacks every thread is stopped for less than a millisecond. Reading another user's processes takes root or \
+for native stacks its threads are stopped one after the other, each while its stack is copied. Reading another user's processes takes root or \
 CAP_SYS_PTRACE; what cannot be read is a note.
 
 The folder gets RRRRR-WWWWW.stacktrace for each rank, and py_stack, cpp_stack, py_stack.svg and cpp_stack.svg for all of \

@@ -151,7 +151,7 @@ mod tests {
         fs::write(from.path().join("00001-00009.stacktrace"), "nonsense").unwrap();
         let line = format!("stacks --path {} --out {}", from.path().display(), to.path().display());
         let text = answer_of(&line).unwrap();
-        assert!(text.starts_with("rank 2 is in train.py:7 next_batch; 0,1 wait in all_reduce\n"), "{text}");
+        assert!(text.starts_with("rank 2 is in train.py:7 next_batch; 0-1 wait in all_reduce\n"), "{text}");
         assert!(text.contains("note: 00001-00009.stacktrace is left out: the file is neither"), "{text}");
         let python = fs::read_to_string(to.path().join("py_stack")).unwrap();
         assert_eq!(python, "all_reduce@/work/train.py:7@0-1|2 1\nnext_batch@/work/train.py:7@2|0-1 1\n");

@@ -58,9 +58,13 @@ fn not_read(count: usize) -> String {
         0 => String::new(),
         _ => format!(
             " (the environment of {} could not be read; run this as the user of the job or as root)",
-            counted(count, "process")
+            processes(count)
         ),
     }
+}
+
+fn processes(count: usize) -> String {
+    if count == 1 { "1 process".to_owned() } else { format!("{count} processes") }
 }
 
 /// A process that has the environment of a worker: the worker itself, or one that it has started.
@@ -129,8 +133,8 @@ fn worker(members: &[Member]) -> (Option<&Member>, Option<String>) {
     let others = outermost.count() - 1;
     let note = (others > 0).then(|| {
         format!(
-            "{} more; the stacks are those of the youngest, process {}",
-            counted(others, "worker process"),
+            "{} more with this rank; the stacks are those of the youngest, {}",
+            processes(others),
             root.pid
         )
     });
@@ -297,7 +301,7 @@ mod tests {
         assert_eq!(pids(&found), [(0, 20)]);
         assert_eq!(
             found.notes,
-            ["rank 0: 1 worker process more; the stacks are those of the youngest, process 20"]
+            ["rank 0: 1 process more with this rank; the stacks are those of the youngest, 20"]
         );
     }
 
