@@ -35,6 +35,9 @@ use crate::wire::{
 /// Frames in one message. With the longest names that a dump has, it stays below the size of a line.
 const FRAMES_PER_MESSAGE: usize = 100;
 
+/// A name in a message, in bytes. As JSON it may be six times as long.
+const LONGEST_NAME: usize = 800;
+
 /// What remains of the limit for the last messages.
 const RESERVE: Duration = Duration::from_millis(300);
 
@@ -121,14 +124,20 @@ impl Rank<'_> {
         self.reporter.send(&ProbeMessage::Stacks(StacksMessage { target: self.index, part }));
     }
 
-    fn note(self, note: String) {
+    fn note(self, mut note: String) {
+        cut(&mut note);
         self.send(StacksPart::Note(note));
     }
 
     /// Sends threads in pieces.
     fn threads(self, threads: Vec<Thread>, part: impl Fn(Thread, bool) -> StacksPart) {
         for thread in threads {
-            let Thread { name, frames } = thread;
+            let Thread { mut name, mut frames } = thread;
+            cut(&mut name);
+            for frame in &mut frames {
+                cut(&mut frame.function);
+                cut(&mut frame.file);
+            }
             let mut pieces = frames.chunks(FRAMES_PER_MESSAGE);
             let first = pieces.next().unwrap_or_default();
             self.send(part(Thread { name: name.clone(), frames: first.to_vec() }, false));
@@ -143,6 +152,14 @@ impl Rank<'_> {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
             self.note(format!("{what}: the reader has failed: {}", reason(panic.as_ref())));
         }
+    }
+}
+
+/// Shortens a name to what fits into a message. A dump has still shorter ones, and marks them.
+fn cut(text: &mut String) {
+    if text.len() > LONGEST_NAME {
+        let end = (0..=LONGEST_NAME).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        text.truncate(end);
     }
 }
 

@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use stacks::{RankDump, Thread};
+use tokio::time::Instant;
 
 use super::{
-    handle::{Limits, ProbeRun, Subscribers, supervise},
+    handle::{Limits, Subscribers, supervise},
     process,
 };
 use crate::{
     GRACE, ProbeProgram,
     wire::{
-        Task,
+        End, Task,
         stacks::{ProcessPart, StackTarget, StacksMessage, StacksPart, StacksTask},
     },
 };
@@ -32,37 +33,79 @@ pub struct StacksPlan {
 /// that the kill of a process takes ([`GRACE`] and [`LAST_TIMEOUT`](crate::LAST_TIMEOUT)). Never fails: what could not
 /// be read is a note of the dump.
 pub async fn take_stacks(plan: StacksPlan) -> Vec<RankDump> {
+    let began = Instant::now();
     let StacksPlan { targets, native, limit, program } = plan;
     if targets.is_empty() {
         return Vec::new();
     }
-    let task = Task::Stacks(StacksTask { targets: targets.clone(), native, limit });
-    let run = match process::start(&program, &task, None) {
-        Ok(started) => {
-            let limits = Limits { cancel: None, deadline: Some(limit), grace: GRACE };
-            supervise(started, limits, Subscribers::default()).await
+    let (collected, end) = run(&program, &targets, native, limit).await;
+    // What reads foreign memory and files may crash. Then each target has a process of its own, so that the one that is
+    // the cause costs no other its stacks.
+    let has_crashed = matches!(end, ProbeEnd::Crashed(_)) && targets.len() > 1;
+    let why = end.words(limit);
+    let mut dumps = Vec::with_capacity(targets.len());
+    for (collected, target) in collected.into_iter().zip(targets) {
+        if !has_crashed || collected.is_whole(native) {
+            dumps.push(collected.dump(&target, native, &why));
+            continue;
         }
-        Err(error) => {
-            let why = rules::chain(&error);
-            return targets.iter().map(|target| Collected::default().dump(target, false, &why)).collect();
-        }
-    };
-    from_run(run, &targets, native, limit)
+        let left = limit.saturating_sub(began.elapsed());
+        let targets = [target];
+        let (again, end) = run(&program, &targets, native, left).await;
+        let [target] = targets;
+        // The first attempt may have come further, where the second had no time.
+        let best = again.into_iter().next().filter(|again| again.process.is_some()).unwrap_or(collected);
+        dumps.push(best.dump(&target, native, &end.words(limit)));
+    }
+    dumps
 }
 
-fn from_run(run: ProbeRun, targets: &[StackTarget], native: bool, limit: Duration) -> Vec<RankDump> {
-    let why = match run.was_cut_short {
-        true => format!("not read within {}", seconds(limit)),
-        false => run.failure(),
-    };
+/// How a probe has ended.
+enum ProbeEnd {
+    Whole,
+    /// It was killed at the limit.
+    Late,
+    /// It ended by itself, and not as it should, or has not begun.
+    Crashed(String),
+}
+
+impl ProbeEnd {
+    /// Why something is missing.
+    fn words(&self, limit: Duration) -> String {
+        match self {
+            Self::Whole => "the probe has left it out".to_owned(),
+            Self::Late => format!("not read within {}", seconds(limit)),
+            Self::Crashed(why) => why.clone(),
+        }
+    }
+}
+
+/// Runs one probe, and returns what it has sent of each target.
+async fn run(
+    program: &ProbeProgram,
+    targets: &[StackTarget],
+    native: bool,
+    limit: Duration,
+) -> (Vec<Collected>, ProbeEnd) {
     let mut collected: Vec<Collected> = targets.iter().map(|_| Collected::default()).collect();
+    let task = Task::Stacks(StacksTask { targets: targets.to_vec(), native, limit });
+    let started = match process::start(program, &task, None) {
+        Ok(started) => started,
+        Err(error) => return (collected, ProbeEnd::Crashed(rules::chain(&error))),
+    };
+    let limits = Limits { cancel: None, deadline: Some(limit), grace: GRACE };
+    let run = supervise(started, limits, Subscribers::default()).await;
+    let end = match &run.end {
+        Some(End::Stacks) => ProbeEnd::Whole,
+        _ if run.was_cut_short => ProbeEnd::Late,
+        _ => ProbeEnd::Crashed(run.failure()),
+    };
     for StacksMessage { target, part } in run.stacks {
         if let Some(collected) = collected.get_mut(target) {
             collected.add(part);
         }
     }
-    let dumps = collected.into_iter().zip(targets);
-    dumps.map(|(collected, target)| collected.dump(target, native, &why)).collect()
+    (collected, end)
 }
 
 fn seconds(limit: Duration) -> String {
@@ -94,6 +137,11 @@ impl Collected {
             StacksPart::NativeDone => self.has_native = true,
             StacksPart::Note(note) => self.notes.push(note),
         }
+    }
+
+    /// Whether nothing is missing.
+    const fn is_whole(&self, native: bool) -> bool {
+        self.process.is_some() && self.has_python && (self.has_native || !native)
     }
 
     /// The dump, with `why` for what has not come.

@@ -1,15 +1,16 @@
 //! Processes in states in which not everything can be read.
 
-use std::{fs, process::Command};
+use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
 
 use nix::{
     sys::{signal::Signal, stat::Mode},
     unistd::mkfifo,
 };
+use probes::take_stacks;
 use processes::tree::{process, signal_one};
 
-use super::{Python, dump, dump_until, is_in, own, target};
-use crate::support::until;
+use super::{Python, dump, dump_until, is_in, own, plan, target};
+use crate::support::{in_time, until};
 
 fn number(pid: u32) -> i32 {
     i32::try_from(pid).unwrap()
@@ -112,6 +113,60 @@ async fn a_process_in_uninterruptible_sleep_has_its_state_only() {
     }
     fs::write(&pipe, "").unwrap();
     assert_eq!(python.line(), "0");
+}
+
+/// The names of functions may be as long as Python allows.
+#[tokio::test]
+async fn names_of_any_length_are_cut() {
+    let python = Python::start(
+        "import time\n\
+         name = '\\u0001' * 4000\n\
+         def fall(depth):\n    \
+             if depth == 0:\n        print('ready', flush=True)\n        time.sleep(1000)\n    \
+             fall(depth - 1)\n\
+         fall.__code__ = fall.__code__.replace(co_name=name, **({'co_qualname': name} if hasattr(fall.__code__, 'co_qualname') else {}))\n\
+         fall(300)\n",
+    );
+    let dump =
+        dump_until(&python.target(), |dump| dump.python.first().is_some_and(|main| main.frames.len() > 300))
+            .await;
+    let name = &dump.python[0].frames[0].function;
+    assert!(name.len() <= 512 && name.ends_with("..."), "{name}");
+    assert!(!dump.native.is_empty());
+}
+
+/// A probe that dies when it has more than one target stands for one that a target brings down.
+#[tokio::test]
+async fn a_probe_that_crashes_is_started_for_each_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("probe");
+    let text = format!(
+        "#!/bin/bash\nplan=$(cat)\n[[ $plan =~ started.*started ]] && kill -ABRT $$\n\
+         exec -a dlrover-probe {} <<<\"$plan\"\n",
+        env!("CARGO_BIN_EXE_dlrover-probe-under-test")
+    );
+    fs::write(&script, text).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let pythons: Vec<Python> = (0..2)
+        .map(|_| Python::start("import time\nprint('ready', flush=True)\ntime.sleep(1000)\n"))
+        .collect();
+    let mut plan = plan(pythons.iter().map(Python::target).collect());
+    plan.program.path = script;
+    let dumps = in_time(take_stacks(plan.clone())).await;
+    let pids: Vec<_> = dumps.iter().map(|dump| dump.pid.unwrap()).collect();
+    assert_eq!(pids, [pythons[0].pid(), pythons[1].pid()]);
+    for dump in dumps {
+        assert_eq!((dump.python.len(), dump.native.len(), &dump.notes[..]), (1, 1, &[][..]));
+    }
+    // One that dies in any case says how.
+    fs::write(&plan.program.path, "#!/bin/bash\necho out of luck >&2\nkill -ABRT $$\n").unwrap();
+    let dumps = in_time(take_stacks(plan)).await;
+    assert_eq!(dumps.len(), 2);
+    for dump in dumps {
+        let [note] = &dump.notes[..] else { panic!("{dump:?}") };
+        assert!(note.starts_with("state and stacks: the probe ended (signal: 6 (SIGABRT)"), "{note}");
+        assert!(note.ends_with("out of luck"), "{note}");
+    }
 }
 
 #[tokio::test]
