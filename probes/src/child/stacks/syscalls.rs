@@ -54,7 +54,6 @@ const CALLS: &[(libc::c_long, &str)] = &[
     (libc::SYS_recvfrom, "recvfrom"),
     (libc::SYS_recvmmsg, "recvmmsg"),
     (libc::SYS_recvmsg, "recvmsg"),
-    (libc::SYS_restart_syscall, "restart_syscall"),
     (libc::SYS_rt_sigsuspend, "rt_sigsuspend"),
     (libc::SYS_rt_sigtimedwait, "rt_sigtimedwait"),
     (libc::SYS_sched_yield, "sched_yield"),
@@ -100,10 +99,11 @@ const MORE_CALLS: &[(libc::c_long, &str)] = &[
 const MORE_CALLS: &[(libc::c_long, &str)] = &[];
 
 /// The name of the call in `/proc/PID/syscall`, `syscall N` for a number without a name here. `None`: the process is in
-/// no call, or runs.
+/// no call, or runs, or has taken up again a call whose number is no longer known, after a debugger or a dump had stopped
+/// it; its wait channel tells what it waits for then.
 pub(super) fn name_of_line(line: &str) -> Option<String> {
     let number: libc::c_long = line.split_ascii_whitespace().next()?.parse().ok()?;
-    if number < 0 {
+    if number < 0 || number == libc::SYS_restart_syscall {
         return None;
     }
     let known = CALLS.iter().chain(MORE_CALLS).find(|(known, _)| *known == number);
@@ -144,6 +144,7 @@ mod tests {
         let line = |number: libc::c_long| format!("{number} 0x3 0x7f 0x1 0x0 0x0 0x0 0x7ffd 0x7f02");
         assert_eq!(name_of_line(&line(libc::SYS_futex)), Some("futex".to_owned()));
         assert_eq!(name_of_line(&line(9999)), Some("syscall 9999".to_owned()));
+        assert_eq!(name_of_line(&line(libc::SYS_restart_syscall)), None);
         for nothing in ["running\n", "-1 0x7ffd 0x7f02", "", "x"] {
             assert_eq!(name_of_line(nothing), None, "{nothing}");
         }

@@ -135,6 +135,40 @@ async fn names_of_any_length_are_cut() {
     assert!(!dump.native.is_empty());
 }
 
+/// What a probe has sent before its limit counts; this one stands for one that hangs in a file of the process.
+#[tokio::test]
+async fn python_stacks_are_kept_when_native_ones_take_too_long() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("probe");
+    let part = |part: &str| format!(r#"{{"Stacks":{{"target":0,"part":{part}}}}}"#);
+    let frame = r#"{"function":"step","file":"train.py","line":5}"#;
+    let parts = [
+        part(r#"{"Process":{"gone":false,"state":"S (sleeping)","wchan":null,"syscall":"futex"}}"#),
+        part(&format!(
+            r#"{{"Python":{{"thread":{{"name":"MainThread","frames":[{frame}]}},"is_more":false}}}}"#
+        )),
+        part(&format!(
+            r#"{{"Python":{{"thread":{{"name":"MainThread","frames":[{frame}]}},"is_more":true}}}}"#
+        )),
+        part(r#""PythonDone""#),
+    ];
+    fs::write(&script, format!("#!/bin/bash\necho '{}'\nexec sleep 1000\n", parts.join("\n"))).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut plan = plan(vec![target(1)]);
+    plan.program.path = script;
+    plan.limit = std::time::Duration::from_secs(2);
+    let dumps = in_time(take_stacks(plan.clone())).await;
+    assert_eq!(
+        (dumps[0].state.as_deref(), dumps[0].syscall.as_deref()),
+        (Some("S (sleeping)"), Some("futex"))
+    );
+    assert_eq!((dumps[0].python.len(), dumps[0].python[0].frames.len()), (1, 2));
+    assert_eq!(dumps[0].notes, ["native stacks: not read within 2 s"]);
+    // They are not missed when they were not asked for.
+    plan.native = false;
+    assert_eq!(in_time(take_stacks(plan)).await[0].notes, [""; 0]);
+}
+
 /// A probe that dies when it has more than one target stands for one that a target brings down.
 #[tokio::test]
 async fn a_probe_that_crashes_is_started_for_each_rank() {
