@@ -1,8 +1,11 @@
 //! `dlrover-diag`: inspects a cluster, and running jobs. One file for each subcommand.
 
+mod dump;
 mod gpus;
+mod merge;
 mod pair;
 mod rehearse;
+mod stack_folder;
 mod status;
 mod switchbox;
 mod table;
@@ -35,6 +38,8 @@ struct Arguments {
 enum Subcommand {
     Status(status::Arguments),
     Events(status::EventArguments),
+    Dump(dump::Arguments),
+    Stacks(merge::Arguments),
     Gpus(gpus::Arguments),
     Pair(pair::Arguments),
     Rehearse(Box<rehearse::Arguments>),
@@ -62,6 +67,8 @@ pub fn main() -> ExitCode {
         Ok(Arguments { subcommand }) => match subcommand {
             Subcommand::Status(arguments) => status::main(&arguments, env),
             Subcommand::Events(arguments) => status::events(&arguments, env),
+            Subcommand::Dump(arguments) => dump::main(&arguments, env),
+            Subcommand::Stacks(arguments) => merge::main(&arguments, env),
             Subcommand::Gpus(arguments) => gpus::main(&arguments, env),
             Subcommand::Pair(arguments) => pair::main(&arguments),
             Subcommand::Rehearse(arguments) => rehearse::main(&arguments),

@@ -8,6 +8,7 @@ pub(crate) mod pattern;
 pub(crate) mod progress;
 pub(crate) mod ring;
 mod session;
+mod stacks;
 pub(crate) mod switchbox;
 
 use std::{
@@ -144,6 +145,10 @@ fn perform(task: Task) -> ! {
         Task::Switchbox(task) => {
             let end = switchbox::supervisor::run(&task, &reporter);
             reporter.end(End::Switchbox(end))
+        }
+        Task::Stacks(task) => {
+            stacks::take(&task, &reporter);
+            reporter.end(End::Stacks)
         }
         Task::SwitchboxCopy(task) => switchbox::run_copy(&task),
     }

@@ -13,6 +13,7 @@
 //! * [`take_inventory`]: the accelerators, by drivers and vendors' tools.
 //! * [`start_ring`]: bytes round a ring of nodes; a pair is a ring of two.
 //! * [`start_command`]: a program of the user in place of the ring.
+//! * [`take_stacks`]: the stacks of processes of this node, when a job hangs.
 //! * [`check_switchbox`]: the links between this node's accelerators and their switchbox.
 
 mod child;
@@ -42,6 +43,7 @@ pub use self::{
         handle::{Canceller, ProbeHandle},
         local::{LocalPlan, check_locally, measure_compute},
         ring::start_ring,
+        stacks::{StacksPlan, take_stacks},
         switchbox::{SwitchboxError, check_switchbox},
     },
     wire::{
@@ -49,6 +51,7 @@ pub use self::{
         gpus::GpuMessage,
         group::{AllReduced, Measured},
         ring::{RingMode, RingPlan},
+        stacks::StackTarget,
         switchbox::{SwitchboxProbe, SwitchboxTask, TOOL_VARIABLE, WITHOUT_OPTIC_LINK},
     },
 };

@@ -6,4 +6,5 @@ pub(crate) mod handle;
 pub(crate) mod local;
 mod process;
 pub(crate) mod ring;
+pub(crate) mod stacks;
 pub(crate) mod switchbox;

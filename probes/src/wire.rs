@@ -4,6 +4,7 @@ pub(crate) mod command;
 pub(crate) mod gpus;
 pub(crate) mod group;
 pub(crate) mod ring;
+pub(crate) mod stacks;
 pub(crate) mod switchbox;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use self::{
     gpus::{GpuMessage, GpuTask},
     group::Measured,
     ring::RingTask,
+    stacks::{StacksMessage, StacksTask},
     switchbox::{CopyTask, SwitchboxEnd, SwitchboxTask},
 };
 
@@ -53,6 +55,8 @@ pub(crate) enum Task {
     Switchbox(SwitchboxTask),
     /// One measurement of it, by our own program.
     SwitchboxCopy(CopyTask),
+    /// [`crate::take_stacks`].
+    Stacks(StacksTask),
 }
 
 /// One line of a probe's standard output.
@@ -66,6 +70,8 @@ pub(crate) enum ProbeMessage {
     Partial(Box<Inventory>),
     /// An event of the accelerators' driver.
     Gpu(GpuMessage),
+    /// A part of the stacks of a process.
+    Stacks(StacksMessage),
     /// A line for the log.
     Log(String),
     /// The result; nothing follows.
@@ -85,4 +91,6 @@ pub(crate) enum End {
     Group(Result<Measured, CannotRun>),
     /// Of [`Task::Switchbox`].
     Switchbox(SwitchboxEnd),
+    /// Of [`Task::Stacks`], whose messages came before.
+    Stacks,
 }

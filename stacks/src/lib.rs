@@ -7,6 +7,7 @@
 
 pub mod document;
 pub mod dump_name;
+pub mod files;
 pub mod folding;
 pub mod merged;
 pub mod model;
@@ -21,6 +22,7 @@ mod words;
 
 pub use document::{ReadError, read};
 pub use dump_name::DumpName;
+pub use files::files;
 pub use folding::Ranks;
 pub use merged::Merged;
 pub use model::{Frame, RankDump, Thread};

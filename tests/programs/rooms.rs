@@ -10,11 +10,14 @@ const CRATES: [(&str, &[&str]); 13] = [
     ("store", &[]),
     ("processes", &["rules"]),
     ("master-proto", &["diagnosis", "rules"]),
-    ("probes", &["diagnosis", "processes", "rules"]),
+    ("probes", &["diagnosis", "processes", "rules", "stacks"]),
     ("agent", &["diagnosis", "master-proto", "probes", "processes", "rules", "store"]),
     ("master", &["diagnosis", "master-proto", "processes", "rules"]),
     ("launcher", &["agent", "diagnosis", "master", "master-proto", "probes", "processes", "rules"]),
-    ("dlrover-diag", &["agent", "diagnosis", "launcher", "master-proto", "probes", "rules"]),
+    (
+        "dlrover-diag",
+        &["agent", "diagnosis", "launcher", "master-proto", "probes", "processes", "rules", "stacks"],
+    ),
     ("packaging/wheel", &["dlrover-diag", "launcher"]),
     ("benches", &["agent", "diagnosis", "launcher", "master", "master-proto", "rules", "store"]),
 ];

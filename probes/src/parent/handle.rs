@@ -14,7 +14,7 @@ use tokio::{
 use super::process::{Pipes, Process, StartError};
 use crate::{
     LAST_TIMEOUT,
-    wire::{End, ProbeMessage, command::CannotRun, gpus::GpuMessage, group::Measured},
+    wire::{End, ProbeMessage, command::CannotRun, gpus::GpuMessage, group::Measured, stacks::StacksMessage},
 };
 
 /// The end of a probe's standard error that is kept for the reason.
@@ -132,6 +132,8 @@ pub(super) struct ProbeRun {
     pub(super) at: Option<String>,
     /// The inventory so far.
     pub(super) partial: Option<Box<Inventory>>,
+    /// The parts of stacks, in their order.
+    pub(super) stacks: Vec<StacksMessage>,
     /// It was asked to end before it had ended by itself.
     pub(super) was_cut_short: bool,
     /// It survived SIGKILL; a description.
@@ -202,6 +204,7 @@ impl ProbeRun {
                     let _no_room = gpus.try_send(message);
                 }
             }
+            ProbeMessage::Stacks(message) => self.stacks.push(message),
             ProbeMessage::At(what) => self.at = Some(what),
             ProbeMessage::Partial(inventory) => self.partial = Some(inventory),
             ProbeMessage::End(end) => self.end = Some(end),

@@ -9,5 +9,6 @@ mod local;
 mod peer;
 mod process;
 mod ring;
+mod stacks;
 mod support;
 mod switchbox;

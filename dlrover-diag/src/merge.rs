@@ -1,0 +1,184 @@
+//! `dlrover-diag stacks`: merges the stacks of ranks that are in a folder, ours and those of xpu_timer.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read as _},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use launcher::{
+    environment::Environment,
+    failure::{FAILED, SUCCEEDED},
+};
+use stacks::{
+    Merged, RankDump,
+    document::{MAX_BYTES, read},
+    dump_name::EXTENSION,
+};
+
+use super::{
+    log_line,
+    stack_folder::{self, FolderError, Report},
+};
+
+/// Files that are read. A job has fewer ranks.
+const MAX_FILES: usize = 1 << 18;
+
+/// Merges the stacks of all ranks in a folder, and says which rank is elsewhere
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Reads the files RRRRR-WWWWW.stacktrace of `dlrover-diag dump`, of a hang, and of xpu_timer, so that it replaces \
+xpu_timer_stacktrace_viewer; writes py_stack, cpp_stack, py_stack.svg and cpp_stack.svg (docs/stacks.md).
+
+Exit code: 0, 1 when no file can be read, or nothing can be written, 2 when the command line cannot be used.")]
+pub(super) struct Arguments {
+    /// The folder with the files of the ranks [default: $XPU_TIMER_TIMELINE_PATH, else /root/timeline]
+    #[arg(long, value_name = "DIR")]
+    path: Option<PathBuf>,
+    /// The folder for the merged files [default: the same]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// One JSON document, for programs
+    #[arg(long)]
+    json: bool,
+}
+
+/// Why there is no output.
+#[derive(Debug, thiserror::Error)]
+enum MergeError {
+    #[error("{} cannot be read", .0.display())]
+    Read(PathBuf, #[source] io::Error),
+    #[error("{} has no file RANK-WORLDSIZE.stacktrace", .0.display())]
+    Empty(PathBuf),
+    #[error("no file in {} can be used: {}", .0.display(), .1.join("; "))]
+    Unusable(PathBuf, Vec<String>),
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+}
+
+pub(super) fn main(arguments: &Arguments, env: Environment<'_>) -> ExitCode {
+    match answer(arguments, env) {
+        Ok(text) => super::print(&text, SUCCEEDED),
+        Err(error) => {
+            log_line(format_args!("error: {}", rules::chain(&error)));
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+fn answer(arguments: &Arguments, env: Environment<'_>) -> Result<String, MergeError> {
+    let path = arguments.path.clone().unwrap_or_else(|| stack_folder::usual(env));
+    let (dumps, mut notes) = dumps(&path)?;
+    let sizes = Merged::of(&dumps).world_sizes;
+    if sizes.len() > 1 {
+        let sizes: Vec<String> = sizes.iter().map(u32::to_string).collect();
+        notes.push(format!("files of several jobs: the sizes of the world are {}", sizes.join(", ")));
+    }
+    let out = arguments.out.as_deref().unwrap_or(&path);
+    stack_folder::prepare(out)?;
+    let files = stack_folder::write_merged(out, &dumps)?;
+    Ok(Report { dumps: &dumps, folder: out, files, notes }.text(arguments.json))
+}
+
+/// The dumps in a folder, and what was not usable.
+fn dumps(folder: &Path) -> Result<(Vec<RankDump>, Vec<String>), MergeError> {
+    let unreadable = |error| MergeError::Read(folder.to_owned(), error);
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .map_err(unreadable)?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| name.ends_with(EXTENSION) && !name.starts_with('.'))
+        .take(MAX_FILES)
+        .collect();
+    names.sort_unstable();
+    if names.is_empty() {
+        return Err(MergeError::Empty(folder.to_owned()));
+    }
+    let mut dumps = Vec::new();
+    let mut notes = Vec::new();
+    for name in names {
+        let bytes = bytes(&folder.join(&name)).map_err(|error| error.to_string());
+        let dump = bytes.and_then(|bytes| read(&name, &bytes).map_err(|error| rules::chain(&error)));
+        match dump {
+            Ok(dump) => dumps.push(dump),
+            Err(why) => notes.push(format!("{name} is left out: {why}")),
+        }
+    }
+    if dumps.is_empty() { Err(MergeError::Unusable(folder.to_owned(), notes)) } else { Ok((dumps, notes)) }
+}
+
+fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+    // To open a pipe would wait.
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    // One more than is allowed, so that a longer one is noticed.
+    File::open(path)?.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use stacks::{Frame, Thread};
+
+    use super::*;
+    use crate::{Subcommand, parse};
+
+    fn answer_of(line: &str) -> Result<String, String> {
+        match parse(line).unwrap() {
+            Subcommand::Stacks(arguments) => {
+                answer(&arguments, Environment(&[])).map_err(|error| rules::chain(&error))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn write(folder: &Path, rank: u32, function: &str) {
+        let frame = Frame { function: function.to_owned(), file: "/work/train.py".to_owned(), line: Some(7) };
+        let thread = Thread { name: "MainThread".to_owned(), frames: vec![frame] };
+        let dump = RankDump { python: vec![thread], ..RankDump::new(rank, 3) };
+        fs::write(folder.join(dump.name().to_string()), dump.to_json()).unwrap();
+    }
+
+    #[test]
+    fn the_files_of_a_folder_are_merged_and_judged() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        write(from.path(), 0, "all_reduce");
+        write(from.path(), 1, "all_reduce");
+        write(from.path(), 2, "next_batch");
+        fs::write(from.path().join("notes.txt"), "").unwrap();
+        fs::write(from.path().join("00001-00009.stacktrace"), "nonsense").unwrap();
+        let line = format!("stacks --path {} --out {}", from.path().display(), to.path().display());
+        let text = answer_of(&line).unwrap();
+        assert!(text.starts_with("rank 2 is in train.py:7 next_batch; 0-1 wait in all_reduce\n"), "{text}");
+        assert!(text.contains("note: 00001-00009.stacktrace is left out: the file is neither"), "{text}");
+        let python = fs::read_to_string(to.path().join("py_stack")).unwrap();
+        assert_eq!(python, "all_reduce@/work/train.py:7@0-1|2 1\nnext_batch@/work/train.py:7@2|0-1 1\n");
+        assert_eq!(fs::read_dir(to.path()).unwrap().count(), 4);
+        let json: serde_json::Value =
+            serde_json::from_str(&answer_of(&format!("{line} --json")).unwrap()).unwrap();
+        assert_eq!(json["suspects"][0]["rank"], 2);
+        assert_eq!(json["suspects"][0]["reason"], "elsewhere");
+        assert_eq!(json["ranks"].as_array().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn a_folder_without_stacks_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().display();
+        let line = format!("stacks --path {path}");
+        assert_eq!(answer_of(&line).unwrap_err(), format!("{path} has no file RANK-WORLDSIZE.stacktrace"));
+        let pipe = folder.path().join("00000-00001.stacktrace");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        assert_eq!(
+            answer_of(&line).unwrap_err(),
+            format!(
+                "no file in {path} can be used: 00000-00001.stacktrace is left out: it is not a regular file"
+            )
+        );
+        let missing = answer_of("stacks --path /proc/self/none").unwrap_err();
+        assert!(missing.starts_with("/proc/self/none cannot be read: "), "{missing}");
+    }
+}

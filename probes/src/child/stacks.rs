@@ -1,0 +1,169 @@
+//! In the probe's process: takes the stacks of processes of this node.
+//!
+//! Every target has a thread of its own, so that one that cannot be read without waiting holds up no other. Python's
+//! stacks of all targets come first: they are what names a rank, and they do not stop a process.
+
+mod access;
+mod flight_recorder;
+mod gate;
+mod native;
+mod process;
+mod python;
+mod syscalls;
+
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
+    thread,
+    time::{Duration, Instant},
+};
+
+use stacks::Thread;
+
+use self::{
+    flight_recorder::FlightRecorder,
+    gate::Gate,
+    native::library::Libraries,
+    process::{Looked, look},
+};
+use super::Reporter;
+use crate::wire::{
+    ProbeMessage,
+    stacks::{StackTarget, StacksMessage, StacksPart, StacksTask},
+};
+
+/// Frames in one message. With the longest names that a dump has, it stays below the size of a line.
+const FRAMES_PER_MESSAGE: usize = 100;
+
+/// A name in a message, in bytes. As JSON it may be six times as long.
+const LONGEST_NAME: usize = 800;
+
+/// What remains of the limit for the last messages.
+const RESERVE: Duration = Duration::from_millis(300);
+
+/// The stack of a thread of ours. py-spy and the demangler recurse, within limits of theirs.
+const STACK_SIZE: usize = 4 << 20;
+
+/// Takes the stacks of all targets. Returns when all are read; the caller kills this process at the limit.
+pub(super) fn take(task: &StacksTask, reporter: &Reporter) {
+    let began = Instant::now();
+    let gate = Gate::new(task.targets.len());
+    let libraries = Libraries::default();
+    thread::scope(|scope| {
+        for (index, target) in task.targets.iter().enumerate() {
+            let rank = Rank { index, target, reporter };
+            let (gate, libraries) = (&gate, &libraries);
+            let work = move || rank.read(task, began, gate, libraries);
+            let name = format!("rank-{}", target.rank);
+            if let Err(error) =
+                thread::Builder::new().name(name).stack_size(STACK_SIZE).spawn_scoped(scope, work)
+            {
+                gate.pass();
+                rank.note(format!("cannot start a thread for its stacks: {error}"));
+            }
+        }
+    });
+}
+
+/// One target, and where its parts go.
+#[derive(Clone, Copy)]
+struct Rank<'a> {
+    index: usize,
+    target: &'a StackTarget,
+    reporter: &'a Reporter,
+}
+
+impl Rank<'_> {
+    fn read(self, task: &StacksTask, began: Instant, gate: &Gate, libraries: &Libraries) {
+        let looked = look(self.target);
+        let recorder = match &looked {
+            Looked::Readable { part, notes, .. } => {
+                self.send(StacksPart::Process(part.clone()));
+                notes.iter().for_each(|note| self.note(note.clone()));
+                FlightRecorder::trigger(self.target)
+            }
+            Looked::Unreadable { part, notes } => {
+                self.send(StacksPart::Process(part.clone()));
+                notes.iter().for_each(|note| self.note(note.clone()));
+                None
+            }
+        };
+        let Looked::Readable { pid, .. } = looked else {
+            gate.pass();
+            self.send(StacksPart::PythonDone);
+            self.send(StacksPart::NativeDone);
+            return;
+        };
+        self.guarded("Python stacks", || {
+            let (threads, note) = python::stacks(pid);
+            self.threads(threads, |thread, is_more| StacksPart::Python { thread, is_more });
+            note.into_iter().for_each(|note| self.note(note));
+        });
+        self.send(StacksPart::PythonDone);
+        gate.pass();
+        if task.native {
+            gate.wait(task.limit / 2);
+            self.guarded("native stacks", || {
+                let (threads, notes) = native::stacks(pid, libraries);
+                self.threads(threads, |thread, is_more| StacksPart::Native { thread, is_more });
+                notes.into_iter().for_each(|note| self.note(note));
+            });
+        }
+        self.send(StacksPart::NativeDone);
+        if let Some(recorder) = recorder {
+            let left = task.limit.saturating_sub(began.elapsed()).saturating_sub(RESERVE);
+            self.note(recorder.outcome(left));
+        }
+        // Its process may have been replaced while it was read.
+        if process::is_another(self.target) {
+            self.note(format!("process {pid} ended while its stacks were read"));
+        }
+    }
+
+    fn send(self, part: StacksPart) {
+        self.reporter.send(&ProbeMessage::Stacks(StacksMessage { target: self.index, part }));
+    }
+
+    fn note(self, mut note: String) {
+        cut(&mut note);
+        self.send(StacksPart::Note(note));
+    }
+
+    /// Sends threads in pieces.
+    fn threads(self, threads: Vec<Thread>, part: impl Fn(Thread, bool) -> StacksPart) {
+        for thread in threads {
+            let Thread { mut name, mut frames } = thread;
+            cut(&mut name);
+            for frame in &mut frames {
+                cut(&mut frame.function);
+                cut(&mut frame.file);
+            }
+            let mut pieces = frames.chunks(FRAMES_PER_MESSAGE);
+            let first = pieces.next().unwrap_or_default();
+            self.send(part(Thread { name: name.clone(), frames: first.to_vec() }, false));
+            for piece in pieces {
+                self.send(part(Thread { name: name.clone(), frames: piece.to_vec() }, true));
+            }
+        }
+    }
+
+    /// What reads foreign memory and files may panic in a library of ours; that is a note.
+    fn guarded(self, what: &str, work: impl FnOnce()) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+            self.note(format!("{what}: the reader has failed: {}", reason(panic.as_ref())));
+        }
+    }
+}
+
+/// Shortens a name to what fits into a message. A dump has still shorter ones, and marks them.
+fn cut(text: &mut String) {
+    if text.len() > LONGEST_NAME {
+        let end = (0..=LONGEST_NAME).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        text.truncate(end);
+    }
+}
+
+fn reason(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("panic")
+}

@@ -1,0 +1,172 @@
+//! NCCL's flight recorder: torch writes what its collectives have done when a byte comes through a pipe.
+
+use std::{
+    fs::{self, Metadata, OpenOptions},
+    io::{Read as _, Write as _},
+    os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::libc;
+
+use crate::wire::stacks::StackTarget;
+
+/// The variable of torch that names the pipe, without rank and `.pipe`.
+const PIPE: &str = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE";
+
+/// The variable of torch that names the file, without the rank, and its default.
+const FILE: &str = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE";
+const DEFAULT_FILE: &str = "/tmp/nccl_trace_rank_";
+
+/// An environment is not longer.
+const LONGEST_ENVIRONMENT: u64 = 4 << 20;
+
+/// Between two looks at the file, and how long it has not grown when it counts as written.
+const INTERVAL: Duration = Duration::from_millis(50);
+
+/// A rank that has not written by then does not.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// A recorder that was asked to write.
+pub(super) struct FlightRecorder {
+    /// As the process names it.
+    file: String,
+    /// As it is seen from here.
+    seen: PathBuf,
+    before: Option<Stamp>,
+    asked: Result<(), String>,
+}
+
+/// What shows that a file was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    inode: u64,
+    size: u64,
+    written: (i64, i64),
+}
+
+impl Stamp {
+    fn of(path: &Path) -> Option<Self> {
+        let of = |meta: Metadata| Self {
+            inode: meta.ino(),
+            size: meta.size(),
+            written: (meta.mtime(), meta.mtime_nsec()),
+        };
+        fs::metadata(path).ok().filter(Metadata::is_file).map(of)
+    }
+}
+
+impl FlightRecorder {
+    /// Asks the recorder of a process to write. `None`: it has none that listens to a pipe.
+    pub(super) fn trigger(target: &StackTarget) -> Option<Self> {
+        let environment = environment(target.pid);
+        let pipe = value(&environment, PIPE)?;
+        let pipe = format!("{pipe}{}.pipe", target.rank);
+        let file = format!(
+            "{}{}",
+            value(&environment, FILE).unwrap_or_else(|| DEFAULT_FILE.to_owned()),
+            target.rank
+        );
+        let seen = seen_from_here(target.pid, &file);
+        let before = Stamp::of(&seen);
+        let asked = ask(&seen_from_here(target.pid, &pipe)).map_err(|error| format!("{pipe}: {error}"));
+        Some(Self { file, seen, before, asked })
+    }
+
+    /// Waits until the file is written, for `limit` at most, and says what became of it.
+    pub(super) fn outcome(self, limit: Duration) -> String {
+        if let Err(why) = self.asked {
+            return format!("NCCL flight recorder: {why}");
+        }
+        let began = Instant::now();
+        let limit = limit.min(LONGEST_WAIT);
+        let mut last = None;
+        while began.elapsed() < limit {
+            let now = Stamp::of(&self.seen).filter(|now| now.size > 0 && Some(*now) != self.before);
+            if now.is_some() && now == last {
+                return format!("NCCL flight recorder: written to {}", self.file);
+            }
+            last = now;
+            thread::sleep(INTERVAL);
+        }
+        match last {
+            Some(_) => format!("NCCL flight recorder: being written to {}", self.file),
+            None => format!("NCCL flight recorder: {} was not written within {limit:.1?}", self.file),
+        }
+    }
+}
+
+/// Writes one byte into a pipe that a process reads. Nothing else is written to, and nothing is waited for.
+fn ask(pipe: &Path) -> Result<(), String> {
+    let words = |error: std::io::Error| match error.raw_os_error() {
+        Some(libc::ENXIO) => "no process reads the pipe".to_owned(),
+        _ => error.to_string(),
+    };
+    let is_pipe = |meta: Metadata| match meta.file_type().is_fifo() {
+        true => Ok(()),
+        false => Err("it is not a pipe".to_owned()),
+    };
+    // Before it is opened: to open a device may have an effect. And after, in case it was replaced.
+    fs::metadata(pipe).map_err(words).and_then(is_pipe)?;
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
+    let mut opened = OpenOptions::new().write(true).custom_flags(flags).open(pipe).map_err(words)?;
+    opened.metadata().map_err(words).and_then(is_pipe)?;
+    opened.write_all(b"1").map_err(words)
+}
+
+/// A path of a process that may be in a container.
+fn seen_from_here(pid: u32, path: &str) -> PathBuf {
+    match path.strip_prefix('/') {
+        Some(path) => PathBuf::from(format!("/proc/{pid}/root/{path}")),
+        None => PathBuf::from(format!("/proc/{pid}/cwd/{path}")),
+    }
+}
+
+fn environment(pid: u32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Ok(file) = fs::File::open(format!("/proc/{pid}/environ")) {
+        // What was read until an error counts.
+        let _partial = file.take(LONGEST_ENVIRONMENT).read_to_end(&mut bytes);
+    }
+    bytes
+}
+
+fn value(environment: &[u8], name: &str) -> Option<String> {
+    let of = |entry: &[u8]| {
+        let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+        std::str::from_utf8(value).ok().filter(|value| !value.is_empty()).map(str::to_owned)
+    };
+    environment.split(|byte| *byte == 0).find_map(of)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_is_found_by_its_whole_name() {
+        let environment = b"XFILE=1\0FILE_NOT=2\0FILE=/tmp/a\0FILE=/tmp/b\0EMPTY=\0";
+        assert_eq!(value(environment, "FILE"), Some("/tmp/a".to_owned()));
+        assert_eq!(value(environment, "EMPTY"), None);
+        assert_eq!(value(environment, "NONE"), None);
+    }
+
+    #[test]
+    fn nothing_but_a_pipe_is_written_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "whole").unwrap();
+        assert_eq!(ask(&file), Err("it is not a pipe".to_owned()));
+        assert_eq!(fs::read_to_string(&file).unwrap(), "whole");
+        let pipe = folder.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert_eq!(ask(&pipe), Err("no process reads the pipe".to_owned()));
+        let mut reader = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&pipe).unwrap();
+        assert_eq!(ask(&pipe), Ok(()));
+        let mut byte = [0; 2];
+        assert_eq!(reader.read(&mut byte).unwrap(), 1);
+        assert!(ask(&folder.path().join("none")).is_err());
+    }
+}

@@ -1,0 +1,226 @@
+//! Processes in states in which not everything can be read.
+
+use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
+
+use nix::{
+    sys::{signal::Signal, stat::Mode},
+    unistd::mkfifo,
+};
+use probes::take_stacks;
+use processes::tree::{process, signal_one};
+
+use super::{Python, dump, dump_until, is_in, own, plan, target};
+use crate::support::{in_time, until};
+
+fn number(pid: u32) -> i32 {
+    i32::try_from(pid).unwrap()
+}
+
+#[tokio::test]
+async fn a_stopped_process_has_its_stacks_and_stays_stopped() {
+    let mut python = Python::start(
+        "import sys\n\
+         def spin():\n    while True:\n        pass\n\
+         def wait():\n    print(sys.stdin.readline(), end='', flush=True)\n\
+         print('ready', flush=True)\n\
+         wait()\n",
+    );
+    dump_until(&python.target(), is_in("wait")).await;
+    let pid = number(python.pid());
+    signal_one(pid, Signal::SIGSTOP);
+    until("stopped", || process(pid).unwrap().state == 'T');
+    for _ in 0..3 {
+        let dump = dump(&python.target()).await;
+        assert_eq!(dump.state.as_deref(), Some("T (stopped)"));
+        assert_eq!(own(&dump.python[0]), ["wait", "<module>"]);
+        assert!(!dump.native[0].frames.is_empty(), "{:?}", dump.notes);
+        assert_eq!(process(pid).unwrap().state, 'T');
+    }
+    signal_one(pid, Signal::SIGCONT);
+    python.tell("it runs on");
+    assert_eq!(python.line(), "it runs on");
+}
+
+#[tokio::test]
+async fn a_process_that_has_exited_is_gone() {
+    let mut child = Command::new("true").spawn().unwrap();
+    let pid = number(child.id());
+    until("a zombie", || process(pid).unwrap().state == 'Z');
+    let zombie = dump(&target(child.id())).await;
+    assert!(zombie.gone);
+    assert_eq!(zombie.state.as_deref(), Some("Z (zombie)"));
+    assert_eq!(zombie.notes, [format!("process {pid} has exited and has not been reaped")]);
+    child.wait().unwrap();
+    assert!(dump(&target(child.id())).await.gone);
+}
+
+#[tokio::test]
+async fn a_process_that_exits_meanwhile_holds_nothing_up() {
+    // Some of them exit before, some after, and some while they are read.
+    for pause in 0..20 {
+        let script = format!("import time; print('ready', flush=True); time.sleep({pause} / 100)");
+        let python = Python::start(&script);
+        let dump = dump(&python.target()).await;
+        if dump.python.is_empty() && !dump.gone {
+            assert!(!dump.notes.is_empty(), "{dump:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn another_process_with_the_same_number_is_not_taken_for_it() {
+    let python = Python::start("import time\nprint('ready', flush=True)\ntime.sleep(1000)\n");
+    let started = process(number(python.pid())).unwrap().started;
+    let mut target = python.target();
+    target.started = Some(started);
+    assert!(!dump(&target).await.gone);
+    target.started = Some(started - 1);
+    let dump = dump(&target).await;
+    assert!(dump.gone && dump.python.is_empty());
+    let why = format!("process {} has ended; another process has its number now", python.pid());
+    assert_eq!(dump.notes, [why]);
+}
+
+/// In `vfork` the parent sleeps without being interruptible until the child starts its program, which here waits for a
+/// writer before it does.
+#[tokio::test]
+async fn a_process_in_uninterruptible_sleep_has_its_state_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+    let mut python = Python::start(&format!(
+        "import os\n\
+         actions = [(os.POSIX_SPAWN_OPEN, 0, '{}', os.O_RDONLY, 0)]\n\
+         print('ready', flush=True)\n\
+         child = os.posix_spawn('/bin/true', ['true'], {{}}, file_actions=actions)\n\
+         print(os.waitpid(child, 0)[1], flush=True)\n",
+        pipe.display()
+    ));
+    let pid = number(python.pid());
+    let mut state = ' ';
+    until("in vfork or in a plain wait", || {
+        state = process(pid).unwrap().state;
+        let channel = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+        state == 'D' || channel.contains("do_wait")
+    });
+    if state == 'D' {
+        let dump = dump(&python.target()).await;
+        assert_eq!(dump.state.as_deref(), Some("D (disk sleep)"));
+        assert!(dump.python.is_empty() && dump.native.is_empty());
+        assert_eq!(dump.notes, ["no stacks: the process is in uninterruptible sleep"]);
+    } else {
+        println!("skipped: this C library does not start processes by vfork");
+    }
+    fs::write(&pipe, "").unwrap();
+    assert_eq!(python.line(), "0");
+}
+
+/// The names of functions may be as long as Python allows.
+#[tokio::test]
+async fn names_of_any_length_are_cut() {
+    let python = Python::start(
+        "import time\n\
+         name = '\\u0001' * 4000\n\
+         def fall(depth):\n    \
+             if depth == 0:\n        print('ready', flush=True)\n        time.sleep(1000)\n    \
+             fall(depth - 1)\n\
+         fall.__code__ = fall.__code__.replace(co_name=name, **({'co_qualname': name} if hasattr(fall.__code__, 'co_qualname') else {}))\n\
+         fall(300)\n",
+    );
+    let dump =
+        dump_until(&python.target(), |dump| dump.python.first().is_some_and(|main| main.frames.len() > 300))
+            .await;
+    let name = &dump.python[0].frames[0].function;
+    assert!(name.len() <= 512 && name.ends_with("..."), "{name}");
+    assert!(!dump.native.is_empty());
+}
+
+/// What a probe has sent before its limit counts; this one stands for one that hangs in a file of the process.
+#[tokio::test]
+async fn python_stacks_are_kept_when_native_ones_take_too_long() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("probe");
+    let part = |part: &str| format!(r#"{{"Stacks":{{"target":0,"part":{part}}}}}"#);
+    let frame = r#"{"function":"step","file":"train.py","line":5}"#;
+    let parts = [
+        part(r#"{"Process":{"gone":false,"state":"S (sleeping)","wchan":null,"syscall":"futex"}}"#),
+        part(&format!(
+            r#"{{"Python":{{"thread":{{"name":"MainThread","frames":[{frame}]}},"is_more":false}}}}"#
+        )),
+        part(&format!(
+            r#"{{"Python":{{"thread":{{"name":"MainThread","frames":[{frame}]}},"is_more":true}}}}"#
+        )),
+        part(r#""PythonDone""#),
+    ];
+    fs::write(&script, format!("#!/bin/bash\necho '{}'\nexec sleep 1000\n", parts.join("\n"))).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut plan = plan(vec![target(1)]);
+    plan.program.path = script;
+    plan.limit = std::time::Duration::from_secs(2);
+    let dumps = in_time(take_stacks(plan.clone())).await;
+    assert_eq!(
+        (dumps[0].state.as_deref(), dumps[0].syscall.as_deref()),
+        (Some("S (sleeping)"), Some("futex"))
+    );
+    assert_eq!((dumps[0].python.len(), dumps[0].python[0].frames.len()), (1, 2));
+    assert_eq!(dumps[0].notes, ["native stacks: not read within 2 s"]);
+    // They are not missed when they were not asked for.
+    plan.native = false;
+    assert_eq!(in_time(take_stacks(plan)).await[0].notes, [""; 0]);
+}
+
+/// A probe that dies when it has more than one target stands for one that a target brings down.
+#[tokio::test]
+async fn a_probe_that_crashes_is_started_for_each_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("probe");
+    let text = format!(
+        "#!/bin/bash\nplan=$(cat)\n[[ $plan =~ started.*started ]] && kill -ABRT $$\n\
+         exec -a dlrover-probe {} <<<\"$plan\"\n",
+        env!("CARGO_BIN_EXE_dlrover-probe-under-test")
+    );
+    fs::write(&script, text).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let pythons: Vec<Python> = (0..2)
+        .map(|_| Python::start("import time\nprint('ready', flush=True)\ntime.sleep(1000)\n"))
+        .collect();
+    let mut plan = plan(pythons.iter().map(Python::target).collect());
+    plan.program.path = script;
+    let dumps = in_time(take_stacks(plan.clone())).await;
+    let pids: Vec<_> = dumps.iter().map(|dump| dump.pid.unwrap()).collect();
+    assert_eq!(pids, [pythons[0].pid(), pythons[1].pid()]);
+    for dump in dumps {
+        assert_eq!((dump.python.len(), dump.native.len(), &dump.notes[..]), (1, 1, &[][..]));
+    }
+    // One that dies in any case says how.
+    fs::write(&plan.program.path, "#!/bin/bash\necho out of luck >&2\nkill -ABRT $$\n").unwrap();
+    let dumps = in_time(take_stacks(plan)).await;
+    assert_eq!(dumps.len(), 2);
+    for dump in dumps {
+        let [note] = &dump.notes[..] else { panic!("{dump:?}") };
+        assert!(note.starts_with("state and stacks: the probe ended (signal: 6 (SIGABRT)"), "{note}");
+        assert!(note.ends_with("out of luck"), "{note}");
+    }
+}
+
+#[tokio::test]
+async fn a_flight_recorder_is_asked_to_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    mkfifo(&path("nccl3.pipe"), Mode::S_IRWXU).unwrap();
+    let text = "import os\n\
+                pipe = os.open(os.environ['TORCH_NCCL_DEBUG_INFO_PIPE_FILE'] + '3.pipe', os.O_RDWR)\n\
+                print('ready', flush=True)\n\
+                while os.read(pipe, 1):\n    \
+                with open(os.environ['TORCH_NCCL_DEBUG_INFO_TEMP_FILE'] + '3', 'w') as file:\n        file.write('events')\n";
+    let environment = [
+        ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", path("nccl")),
+        ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", path("trace_")),
+    ];
+    let environment = environment.each_ref().map(|(name, value)| (*name, value.as_os_str()));
+    let python = Python::with_environment(text, &environment);
+    let dump = dump(&python.target()).await;
+    let written = format!("NCCL flight recorder: written to {}", path("trace_3").display());
+    assert_eq!(dump.notes, [written]);
+    assert_eq!(fs::read_to_string(path("trace_3")).unwrap(), "events");
+}

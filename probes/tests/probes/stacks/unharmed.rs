@@ -1,0 +1,144 @@
+//! A process goes on as if its stacks had not been read.
+
+use std::{
+    fs,
+    io::Write as _,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    thread,
+    time::Duration,
+};
+
+use nix::{libc, sys::stat::Mode, unistd::mkfifo};
+
+use super::{Python, dump, dump_until, functions, waits_in};
+use crate::support::until;
+
+/// Calls of the C library, which are not repeated by Python when a signal interrupts them.
+const CALLS: &str = "import ctypes, os, sys, time\n\
+                     libc = ctypes.CDLL(None, use_errno=True)\n\
+                     def told(value):\n    print(value, ctypes.get_errno(), flush=True)\n\
+                     print('ready', flush=True)\n";
+
+#[tokio::test]
+async fn a_sleep_lasts_as_long_as_it_was_to() {
+    let mut python = Python::start(&format!(
+        "{CALLS}began = time.monotonic()\n\
+         told(libc.usleep(2000000))\n\
+         print(time.monotonic() - began, flush=True)\n\
+         sys.stdin.readline()\n"
+    ));
+    dump_until(&python.target(), waits_in(&["clock_nanosleep", "nanosleep"])).await;
+    for _ in 0..3 {
+        assert!(!dump(&python.target()).await.native.is_empty());
+    }
+    assert_eq!(python.line(), "0 0");
+    assert!(python.line().parse::<f64>().unwrap() >= 2.0);
+}
+
+#[tokio::test]
+async fn a_blocked_read_returns_what_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pipe");
+    mkfifo(&path, Mode::S_IRWXU).unwrap();
+    let mut python = Python::start(&format!(
+        "{CALLS}pipe = os.open('{}', os.O_RDWR)\n\
+         buffer = ctypes.create_string_buffer(8)\n\
+         told(libc.read(pipe, buffer, 8))\n",
+        path.display()
+    ));
+    for _ in 0..3 {
+        let dump = dump_until(&python.target(), waits_in(&["read"])).await;
+        assert!(functions(&dump.native[0]).contains(&"read"), "{:?}", dump.native[0]);
+    }
+    fs::OpenOptions::new().write(true).open(&path).unwrap().write_all(b"abc").unwrap();
+    assert_eq!(python.line(), "3 0");
+}
+
+/// The kernel takes this call up again after no stop.
+#[tokio::test]
+async fn a_wait_for_events_is_not_interrupted() {
+    let mut python = Python::start(&format!(
+        "{CALLS}import select\n\
+         poll = select.epoll()\n\
+         ready, to = os.pipe()\n\
+         poll.register(ready)\n\
+         buffer = ctypes.create_string_buffer(64)\n\
+         import threading\n\
+         def send():\n    sys.stdin.readline()\n    os.write(to, b'x')\n\
+         threading.Thread(target=send).start()\n\
+         told(libc.epoll_wait(poll.fileno(), buffer, 4, -1))\n"
+    ));
+    let waits = waits_in(&["epoll_wait", "epoll_pwait"]);
+    for _ in 0..5 {
+        let dump = dump_until(&python.target(), &waits).await;
+        let native = functions(&dump.native[0]);
+        assert!(native[0].contains("epoll_wait"), "{native:?}");
+        assert_eq!(dump.native.len(), 2);
+    }
+    python.tell("now");
+    assert_eq!(python.line(), "1 0");
+}
+
+#[tokio::test]
+async fn a_blocked_open_of_a_pipe_goes_on_waiting() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pipe");
+    mkfifo(&path, Mode::S_IRWXU).unwrap();
+    let mut python = Python::start(&format!(
+        "{CALLS}told(libc.open(b'{}', os.O_RDONLY) > 2)\nsys.stdin.readline()\n",
+        path.display()
+    ));
+    for _ in 0..3 {
+        let dump = dump_until(&python.target(), waits_in(&["open", "openat"])).await;
+        assert_eq!(dump.python[0].name, "MainThread");
+    }
+    let _writer = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    assert_eq!(python.line(), "True 0");
+}
+
+#[tokio::test]
+async fn signals_are_not_lost() {
+    // The C handler of Python writes a byte for each signal that it is called for.
+    let mut python = Python::start(
+        "import os, signal, sys\n\
+         bytes, to = os.pipe2(os.O_NONBLOCK)\n\
+         signal.signal(signal.SIGRTMIN, lambda *_: None)\n\
+         signal.set_wakeup_fd(to)\n\
+         print('ready', flush=True)\n\
+         count = 0\n\
+         for line in sys.stdin:\n    \
+             try:\n        count += len(os.read(bytes, 65536))\n    \
+             except BlockingIOError:\n        pass\n    \
+             print(count, flush=True)\n",
+    );
+    let pid = i32::try_from(python.pid()).unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let sender = thread::spawn({
+        let is_over = Arc::clone(&is_over);
+        move || {
+            let mut sent = 0_u32;
+            while !is_over.load(SeqCst) {
+                // A signal for real time is queued: it is never merged with one that is still to be delivered.
+                // SAFETY: plain numbers, and the process is ours.
+                sent += u32::from(unsafe { libc::kill(pid, libc::SIGRTMIN()) } == 0);
+                thread::sleep(Duration::from_micros(200));
+            }
+            sent
+        }
+    });
+    for _ in 0..10 {
+        assert!(!dump(&python.target()).await.native.is_empty());
+    }
+    is_over.store(true, SeqCst);
+    let sent = sender.join().unwrap();
+    let mut counted = 0;
+    until("all have come", || {
+        python.tell("");
+        counted = python.line().parse::<u32>().unwrap();
+        counted >= sent
+    });
+    assert_eq!(counted, sent);
+}
