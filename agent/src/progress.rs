@@ -69,7 +69,8 @@ impl ProgressFiles {
     /// As with [`ProgressFiles::new`]; then the old files remain.
     pub fn reset(&mut self) -> io::Result<()> {
         // Made before the old ones are closed, so that not even a process with few numbers left gets the same again.
-        let ranks = self.ranks.iter().map(|_| RankFiles::new(&mut self.numbers)).collect::<io::Result<_>>()?;
+        let ranks =
+            self.ranks.iter().map(|_| RankFiles::new(&mut self.numbers)).collect::<io::Result<_>>()?;
         self.ranks = ranks;
         Ok(())
     }
@@ -107,12 +108,7 @@ impl ProgressFiles {
         let ranks = (0..).map(LocalRank).zip(&mut self.ranks);
         let samples = ranks.map(|(local_rank, rank)| {
             rank.sample();
-            Sample {
-                local_rank,
-                step: rank.step(),
-                changes: rank.changes,
-                busy_with: rank.busy_with.clone(),
-            }
+            Sample { local_rank, step: rank.step(), changes: rank.changes, busy_with: rank.busy_with.clone() }
         });
         samples.collect()
     }

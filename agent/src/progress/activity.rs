@@ -71,10 +71,10 @@ mod tests {
 
     #[test]
     fn output_and_cpu_time_of_a_process_grow() {
-        let script = "while read -r _; do i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done; echo 0123456789; done";
+        let script =
+            "while read -r _; do i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done; echo 0123456789; done";
         let mut sh = Command::new("sh");
-        let mut child =
-            sh.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = sh.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
         ask(&mut child, &mut output);
         let first = activity(child.id()).unwrap();
