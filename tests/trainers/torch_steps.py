@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("optimizers", nargs="*", choices=["sgd", "adam", "lbfgs"])
+parser.add_argument("optimizers", nargs="*", help="sgd, adam, lbfgs")
 parser.add_argument("--closure", action="store_true")
 parser.add_argument("--ddp", action="store_true")
 parser.add_argument("--workers", action="store_true", help="load data in processes")

@@ -44,7 +44,7 @@ fn written_bytes(io: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use std::{
-        io::{BufRead as _, BufReader, Write as _},
+        io::{BufRead, BufReader, Write as _},
         process::{Child, Command, Stdio},
     };
 

@@ -13,7 +13,7 @@ finder, waits = None, True
 
 class DlroverRunProgress(object):
     # Finds no module. It is asked at every import, which is how it learns that torch's optimizers are there.
-    def find_spec(self, *wanted):
+    def find_spec(self, *wanted, **named):
         global waits
         if waits and "torch.optim.optimizer" in sys.modules:
             try:
@@ -27,14 +27,14 @@ class DlroverRunProgress(object):
 try:
     counter = os.environ.pop("DLROVER_PROGRESS_COUNTER", "")
     sys.path[:] = without(sys.path)
-    sys.path_importer_cache.pop(entry, None)
-    sys.modules["zipimport"]._zip_directory_cache.pop(entry, None)
     entries = os.environ.get("PYTHONPATH", "").split(":")
     if entries == [entry]:
         del os.environ["PYTHONPATH"]
     elif entry in entries:
         # Twice the entry and nothing else stands for a variable that was set to nothing.
         os.environ["PYTHONPATH"] = ":".join(without(entries))
+    sys.path_importer_cache.pop(entry, None)
+    sys.modules["zipimport"]._zip_directory_cache.pop(entry, None)
     identity = os.stat(counter)
     process = os.getpid()
     if sys.version_info >= (3, 8):
