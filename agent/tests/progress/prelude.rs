@@ -39,8 +39,9 @@ fn the_interpreter_is_as_it_would_be() {
         let paths =
             ["", ":", "/nowhere", "/nowhere:", ":/nowhere", packages().to_str().unwrap()].map(OsString::from);
         for pythonpath in [None].into_iter().chain(paths.into_iter().map(Some)) {
-            // Python 2 looks into an empty entry at other times.
-            if finders == 0 && pythonpath.as_ref().is_some_and(|path| path.to_string_lossy().contains(':')) {
+            // An empty entry is the current folder, for Python 2 also where the variable has nothing else.
+            let has_empty = |path: &OsString| path.is_empty() || path.to_string_lossy().contains(':');
+            if finders == 0 && pythonpath.as_ref().is_some_and(has_empty) {
                 continue;
             }
             let worker = Worker { pythonpath, ..Worker::new(&files, true) };
