@@ -10,6 +10,7 @@
 //! | output of the workers and of the launcher | [`Logs`], [`Console`] |
 //! | the workers' store | [`StoreHost`] |
 //! | the connection to the job master | [`MasterAt`] |
+//! | how workers tell their progress | [`ProgressFiles`] |
 //! | how the run ended | [`Report`], [`read_error_file`] |
 
 mod agent;
@@ -24,6 +25,7 @@ mod master_link;
 mod oom;
 mod planned;
 mod prober;
+mod progress;
 mod questions;
 mod report;
 mod signals;
@@ -46,6 +48,7 @@ pub use self::{
     },
     master_link::MasterAt,
     planned::{PlannedStore, PlannedWorker, planned_run_dir, planned_worker},
+    progress::{Activity, ProgressFiles, Sample, activity},
     report::{Report, WorkerEvidence},
     status_client::{StatusClient, StatusError, StatusWatch},
     store_host::{Allowed, Reach, SharedStore, StoreHost, StoreHostError, StoreLimits, bind, bind_at},

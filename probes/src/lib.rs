@@ -18,7 +18,6 @@
 
 mod child;
 mod listener;
-mod memory_file;
 mod parent;
 #[doc(hidden)]
 pub mod readers;

@@ -6,6 +6,7 @@
 //! | children that exited | [`reap`] |
 //! | the launcher that a process belongs to | [`launcher_id`] |
 //! | a cgroup for all workers, where the host allows one | [`cgroup`] |
+//! | files in memory | [`memory_file`] |
 //! | leftovers of a dead launcher | [`sweep`] |
 //! | leftovers of this launcher's guard | [`kill_leftovers`] |
 //! | blocking work on a thread of its own | [`run_blocking()`] |
@@ -17,6 +18,7 @@ pub use run_blocking::run_blocking;
 pub mod cgroup;
 pub mod kill_leftovers;
 pub mod launcher_id;
+pub mod memory_file;
 pub mod reap;
 mod run_blocking;
 pub mod sweep;

@@ -2,6 +2,7 @@
 //! that it was skipped.
 
 mod cluster;
+mod progress;
 
 use std::ffi::OsString;
 use std::io::Write;

@@ -24,9 +24,10 @@ use nix::{
     unistd::{Pid, getpid, getppid, setpgid},
 };
 
-use crate::{NAME, ProbeProgram, listener::Listener, memory_file::memory_file, wire::Task};
+use crate::{NAME, ProbeProgram, listener::Listener, wire::Task};
 use processes::{
     launcher_id::VARIABLE,
+    memory_file::memory_file,
     tree::{self, signal_one},
 };
 

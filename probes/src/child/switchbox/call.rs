@@ -16,8 +16,8 @@ use nix::unistd::getpid;
 use rules::{failure::ExitCause, signal_name::signal_text};
 
 use super::mxom::shown;
-use crate::{child::session::in_a_session_of_its_own, memory_file::memory_file};
-use processes::tree;
+use crate::child::session::in_a_session_of_its_own;
+use processes::{memory_file::memory_file, tree};
 
 /// More output than any result has. Longer output is cut off.
 const LONGEST: u64 = 1 << 20;

@@ -17,11 +17,11 @@ use nix::{
     sys::{prctl, signal::Signal},
     unistd::{ForkResult, Pid, fork},
 };
+use processes::memory_file::memory_file;
 
 use super::contract::{Measured, Response};
 use crate::{
     child::pattern::{BLOCK, Pattern},
-    memory_file::memory_file,
     wire::switchbox::{Direction, Request},
 };
 

@@ -1,0 +1,2 @@
+from torch.optim.optimizer import Optimizer as Optimizer
+from torch.optim.sgd import SGD as SGD
