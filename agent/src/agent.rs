@@ -13,13 +13,13 @@ use std::{
 use diagnosis::network_check::LocalCheck;
 use master_proto::question::Key;
 use rules::{
-    Moment, Round,
+    LocalRank, Moment, Rank, Round,
     check_order::{CheckReport, Checked},
     failure::{ExitCause, Outcome, WorkerFailure},
     fence::{Juror, guard_after},
     node::{JoinRequest, NodeAttributes},
     worker_env::EnvSettings,
-    worker_group::{Effect, Event, Limits, WorkerGroup},
+    worker_group::{Effect, Event, Limits, WorkerExit, WorkerGroup},
     world::Assignment,
 };
 use tokio::{
@@ -34,7 +34,7 @@ use crate::{
     arrivals::{self, Connected},
     attributes,
     config::AgentConfig,
-    evidence,
+    evidence::{self, Peers},
     guard::{
         Guard,
         frame::{FromGuard, ToGuard},
@@ -49,6 +49,7 @@ use crate::{
     signals,
     store_host::{OpenedStore, StoreHost},
     store_watch::{Lookup, StoreWatch},
+    training::TrainingSampler,
     workers,
     workers::Prepared,
 };
@@ -133,6 +134,9 @@ pub struct Agent {
     prepared: Option<Box<Prepared>>,
     store_watch: StoreWatch,
     generation: Option<GenerationLogs>,
+    training: TrainingSampler,
+    /// Failures after the first one, for what is reported of that one.
+    failures: Option<mpsc::UnboundedSender<WorkerFailure>>,
     /// When the workers of the generation ended, since 1970, by process id.
     exits: BTreeMap<i32, Duration>,
     /// Output of older generations that is still being read.
@@ -185,6 +189,7 @@ impl Agent {
             check: config.terms.check.as_ref().map(|check| check.reuse_for),
             has_accelerators: config.attributes.accelerators.is_some() || config.gpu_share.is_some(),
             gpu_share: config.gpu_share,
+            hang: config.terms.hang.clone(),
         };
         let group = WorkerGroup::new(limits);
         let (started, question_state) = (Instant::now(), Arc::new(QuestionState::default()));
@@ -224,6 +229,8 @@ impl Agent {
             prepared: None,
             store_watch: StoreWatch::new(&store),
             generation: None,
+            failures: None,
+            training: TrainingSampler::new(config.terms.hang.clone(), config.counts_steps),
             exits: BTreeMap::new(),
             retired: JoinSet::new(),
             store: Arc::new(AsyncMutex::new(store)),
@@ -273,6 +280,7 @@ impl Agent {
                 }
             };
             let watches_store = self.group.watches_store();
+            let next_sample = self.training.next();
             tokio::select! {
                 message = self.guard.next() => {
                     if let Some(event) = self.guard_event(message) {
@@ -306,6 +314,11 @@ impl Agent {
                     }
                 }
                 () = self.store_watch.next_arrival(watches_store) => {}
+                () = TrainingSampler::due(next_sample) => {
+                    if let Some(event) = self.training.sample() {
+                        return event;
+                    }
+                }
                 () = deadline => return Event::Deadline,
             }
         }
@@ -315,6 +328,7 @@ impl Agent {
         match message {
             FromGuard::Started { round, local_rank, pid } => {
                 self.store_watch.started(local_rank, pid);
+                self.training.started(local_rank, pid);
                 Some(Event::WorkerStarted { round, local_rank, pid })
             }
             FromGuard::CannotStart { round, local_rank, errno } => {
@@ -323,10 +337,15 @@ impl Agent {
             }
             FromGuard::Exited { round, exit, noticed } => {
                 self.exits.insert(exit.pid, noticed);
+                self.training.ended(exit.local_rank);
+                self.failed_too(&exit);
                 let oom_kills = if exit.cause.is_success() { None } else { self.oom_kills_so_far() };
                 Some(Event::WorkerExited { round, exit, oom_kills })
             }
-            FromGuard::TreeGone { round } => Some(Event::TreeGone { round }),
+            FromGuard::TreeGone { round } => {
+                self.training.end();
+                Some(Event::TreeGone { round })
+            }
         }
     }
 
@@ -399,6 +418,12 @@ impl Agent {
                     self.report_detail(round, *worker);
                 }
             }
+            Effect::ReportTraining { report } => self.send_to_master(ToMaster::Training(report)),
+            Effect::DumpStacks { assignment, episode } => {
+                let node = self.config.node_id.clone();
+                let of = (node, self.attributes.host_name.as_str(), self.launcher_id.to_string());
+                self.training.dump(&assignment, episode, of, self.master.messages.clone());
+            }
             Effect::AcknowledgeEnd => self.send_to_master(ToMaster::AcknowledgeEnd),
             Effect::Prepare { assignment, attempt } => self.prepare(assignment, attempt),
             Effect::Spawn { round } => self.spawn(round),
@@ -449,13 +474,36 @@ impl Agent {
 
     /// Reports what is known of a failed worker, when its output is read. The run may end meanwhile; the message is sent
     /// all the same.
-    fn report_detail(&self, round: Round, worker: WorkerFailure) {
+    fn report_detail(&mut self, round: Round, worker: WorkerFailure) {
         let messages = self.master.messages.clone();
-        let left = self.generation.as_ref().and_then(|generation| generation.left_by(worker.local_rank));
+        let left_by = |rank| self.generation.as_ref().and_then(|generation| generation.left_by(rank));
+        let left = left_by(worker.local_rank);
+        let workers = (0..self.config.local_world_size).map(LocalRank);
+        let peers = workers.filter(|rank| *rank != worker.local_rank);
+        let peers = peers.filter_map(|rank| Some((rank, left_by(rank)?))).collect();
+        let (sender, failures) = mpsc::unbounded_channel();
+        self.failures = Some(sender);
         tokio::spawn(async move {
-            let detail = Box::new(evidence::detail_of(worker, left).await);
+            let detail = Box::new(evidence::detail_of(worker, left, Peers { left: peers, failures }).await);
             let _ended = messages.send(ToMaster::Detail { round, detail });
         });
+    }
+
+    /// A worker that failed after the first one may be why that one did.
+    fn failed_too(&mut self, exit: &WorkerExit) {
+        let Some(failures) = self.failures.as_ref().filter(|_| !exit.cause.is_success()) else { return };
+        let place = self.group.assignment().and_then(|it| it.place(exit.local_rank));
+        let failure = WorkerFailure {
+            rank: place.map_or(Rank(exit.local_rank.0), |place| place.rank),
+            local_rank: exit.local_rank,
+            pid: exit.pid,
+            cause: exit.cause,
+            unix_secs: exit.unix_secs,
+            out_of_memory: false,
+        };
+        if failures.send(failure).is_err() {
+            self.failures = None;
+        }
     }
 
     fn join(&mut self, after: Option<Round>, checked: Option<LocalCheck>) {
@@ -526,13 +574,18 @@ impl Agent {
         });
     }
 
-    fn prepare(&self, assignment: Assignment, attempt: rules::Attempt) {
+    fn prepare(&mut self, assignment: Assignment, attempt: rules::Attempt) {
+        let python_path = self.config.env.inherited.iter().find(|(name, _)| name == "PYTHONPATH");
+        let python_path = python_path.map(|(_, value)| value.as_os_str());
+        let progress = self.training.prepare(self.config.local_world_size, python_path);
         let (config, settings) = (Arc::clone(&self.config), Arc::clone(&self.settings));
         let (logs, input_sender) = (Arc::clone(&self.logs), self.input_sender.clone());
         tokio::spawn(async move {
             let round = assignment.round;
-            let prepared =
-                run_blocking(move || workers::prepare(&config, &settings, &logs, &assignment, attempt)).await;
+            let prepared = run_blocking(move || {
+                workers::prepare(&config, &settings, &logs, &assignment, attempt, &progress)
+            })
+            .await;
             let input = match prepared {
                 Ok(Ok(prepared)) => Input::Prepared { round, prepared: Box::new(prepared) },
                 Ok(Err(error)) => Event::CannotPrepare { round, reason: chain(&error) }.into(),
@@ -548,6 +601,8 @@ impl Agent {
     fn spawn(&mut self, round: Round) {
         let Some(prepared) = self.prepared.take() else { return };
         self.store_watch.begin(round, self.config.local_world_size);
+        self.training.begin(round);
+        self.failures = None;
         self.exits.clear();
         self.send_to_guard(&ToGuard::Begin { round });
         for (spec, fds) in prepared.workers {

@@ -7,7 +7,10 @@ use rules::{
     failure::{Failure, Outcome, WorkerFailure},
     root_cause::FailureDetail,
 };
-use tokio::time::timeout;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout, timeout_at},
+};
 use tracing::warn;
 
 use crate::{
@@ -66,17 +69,50 @@ const LAST_WORDS: Duration = Duration::from_millis(300);
 
 /// How long all of that may take. The master withholds the end of the job for a little longer:
 /// [`rules::job::DETAIL_TIMEOUT`].
-const DETAIL: Duration = Duration::from_millis(800);
+const DETAIL: Duration = Duration::from_millis(600);
 
-/// What is known of a worker that has failed, for the other nodes: without what cannot be read in time.
-pub(crate) async fn detail_of(failure: WorkerFailure, left: Option<LeftBy>) -> FailureDetail {
+/// How long failures of other workers are waited for, where the first one lost a connection: what its peer did is the
+/// cause. Python needs some 50 ms from an exception to the end of the process.
+const CAUSE_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// The other workers of the node.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    pub(crate) left: BTreeMap<LocalRank, LeftBy>,
+    /// Those that fail after the first one.
+    pub(crate) failures: mpsc::UnboundedReceiver<WorkerFailure>,
+}
+
+/// What is known of the worker that has failed first, for the other nodes: without what cannot be read in time. Where it
+/// says that it lost a connection, and another worker of the node has an error of its own, that one is the cause.
+pub(crate) async fn detail_of(
+    failure: WorkerFailure,
+    left: Option<LeftBy>,
+    mut peers: Peers,
+) -> FailureDetail {
+    let first = read_detail(failure, left, DETAIL).await;
+    if !first.is_consequence() {
+        return first;
+    }
+    let until = Instant::now() + CAUSE_TIMEOUT;
+    while let Ok(Some(failure)) = timeout_at(until, peers.failures.recv()).await {
+        let left = peers.left.remove(&failure.local_rank);
+        let detail = read_detail(failure, left, until - Instant::now()).await;
+        if detail.is_own_error() {
+            return detail;
+        }
+    }
+    first
+}
+
+async fn read_detail(failure: WorkerFailure, left: Option<LeftBy>, limit: Duration) -> FailureDetail {
     let Some(left) = left else { return FailureDetail::bare(failure) };
     let worker = failure.clone();
     let reading = run_blocking(move || {
         left.wait_for_output(LAST_WORDS);
         read(&left).detail(worker)
     });
-    match timeout(DETAIL, reading).await {
+    match timeout(limit, reading).await {
         Ok(Ok(detail)) => detail,
         Ok(Err(error)) => {
             warn!(%error, "what a failed worker left could not be read");

@@ -34,6 +34,7 @@ mod store_host;
 mod store_watch;
 mod streams;
 mod template;
+mod training;
 mod workers;
 
 pub use self::{

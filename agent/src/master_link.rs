@@ -15,8 +15,8 @@ use std::{
 use diagnosis::gpus::Inventory;
 use master_proto::{
     convert::{
-        ConvertError, Payload, StreamMessage, check_report, cut, detail_report, end_report, inventory_report,
-        join_request,
+        ConvertError, Payload, StacksPart, StreamMessage, check_report, cut, detail_report, end_report,
+        inventory_report, join_request, training_report,
     },
     pb::{self, master_client::MasterClient},
     trust::NodeSecret,
@@ -28,6 +28,7 @@ use rules::{
     node::JoinRequest,
     push::Push,
     root_cause::FailureDetail,
+    training::TrainingReport,
     worker_group::Event,
 };
 use tokio::{
@@ -73,6 +74,10 @@ pub enum ToMaster {
     Failure { round: Round, reason: String, gives_up: bool, has_detail: bool, noticed: Option<Duration> },
     /// What is known of the worker that failed first.
     Detail { round: Round, detail: Box<FailureDetail> },
+    /// The progress of the workers.
+    Training(TrainingReport),
+    /// A part of their stacks.
+    Stacks(StacksPart),
     /// This node has ended.
     End(NodeEnd),
     /// Acknowledges the end of the job.
@@ -512,6 +517,14 @@ impl<E: From<Event>> MasterConnection<E> {
             ToMaster::Detail { round, detail } => {
                 let report = detail_report(node_id, round, *detail);
                 self.connector.answered(client.report_detail(self.connector.signed(report))).await?;
+            }
+            ToMaster::Training(report) => {
+                let report = training_report(node_id, report);
+                self.connector.answered(client.report_training(self.connector.signed(report))).await?;
+            }
+            ToMaster::Stacks(part) => {
+                let part = pb::StacksPart::from(part);
+                self.connector.answered(client.report_stacks(self.connector.signed(part))).await?;
             }
             ToMaster::End(end) => {
                 let is_farewell = !matches!(end, NodeEnd::Succeeded { .. });

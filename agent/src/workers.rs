@@ -51,6 +51,7 @@ pub fn prepare(
     logs: &Mutex<Logs>,
     assignment: &Assignment,
     attempt: Attempt,
+    progress: &[Vec<(&'static str, OsString)>],
 ) -> Result<Prepared, PrepareError> {
     let mut ranks = Vec::new();
     for local_rank in (0..config.local_world_size).map(LocalRank) {
@@ -70,7 +71,7 @@ pub fn prepare(
         let spec = WorkerSpec {
             local_rank,
             argv: argv.collect(),
-            env: merged(&config.env.inherited, &own),
+            env: merged(&config.env.inherited, own, progress.get(local_rank.0 as usize)),
             cpus: config.cpus.get(local_rank.0 as usize).cloned().unwrap_or_default(),
             has_stdout: stdio.out.is_some(),
             has_stderr: stdio.err.is_some(),
@@ -80,11 +81,17 @@ pub fn prepare(
     Ok(Prepared { generation, workers })
 }
 
-/// The launcher's environment, overridden by the worker's own variables.
-fn merged(inherited: &[(OsString, OsString)], own: &[(&'static str, String)]) -> Vec<(Vec<u8>, Vec<u8>)> {
+/// The launcher's environment, overridden by the worker's own variables and those by which it shows its progress.
+fn merged(
+    inherited: &[(OsString, OsString)],
+    own: Vec<(&'static str, String)>,
+    progress: Option<&Vec<(&'static str, OsString)>>,
+) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let own = own.into_iter().map(|(name, value)| (name, OsString::from(value)));
+    let own: Vec<(&str, OsString)> = own.chain(progress.into_iter().flatten().cloned()).collect();
     let kept = inherited.iter().filter(|(name, _)| !own.iter().any(|(own, _)| name == own));
     kept.map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec()))
-        .chain(own.iter().map(|(name, value)| (name.as_bytes().to_vec(), value.clone().into_bytes())))
+        .chain(own.iter().map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec())))
         .collect()
 }
 

@@ -3,6 +3,7 @@
 mod local;
 mod screen;
 mod source;
+mod training;
 
 use std::{
     io::{self, IsTerminal as _, Write as _},

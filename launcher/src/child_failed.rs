@@ -6,10 +6,12 @@ use agent::WorkerEvidence;
 use chrono::{Local, TimeZone as _};
 use rules::{
     LocalRank,
-    failure::{ExitCause, WorkerFailure, root_cause},
+    failure::{ExitCause, WorkerFailure},
     signal_name::signal_name,
 };
 use serde_json::Value;
+
+use crate::failure::root_of;
 
 /// Widest line of dashes, in characters.
 const MAX_WIDTH: usize = 60;
@@ -33,7 +35,7 @@ impl ChildFailed<'_> {
     /// The box, with a line end behind each line.
     #[must_use]
     pub fn text(&self) -> String {
-        let root = root_cause(self.failures);
+        let root = root_of(self.failures, self.evidence);
         let blocks: Vec<String> =
             self.failures.iter().enumerate().map(|(index, failure)| self.block(index, failure)).collect();
         let title = format!("{} FAILED", self.title);

@@ -90,7 +90,7 @@ pub fn exit_code(report: &Report, propagate: bool, rendezvous: &Rendezvous) -> u
         Outcome::Succeeded => return SUCCEEDED,
         Outcome::Failed(Failure::Workers(group)) => {
             let failures = dated(group, &report.workers);
-            failures.get(root_cause(&failures)).map_or(FAILED, own_code)
+            failures.get(root_of(&failures, &report.workers)).map_or(FAILED, own_code)
         }
         Outcome::Interrupted(signal) => own_code_of_signal(*signal),
         Outcome::Failed(_) => FAILED,
@@ -165,7 +165,7 @@ pub(crate) fn root_cause_of(report: &Report) -> Option<String> {
         (Some(root_cause), Outcome::Failed(_)) => root_cause,
         (None, Outcome::Failed(Failure::Workers(group))) => {
             let failures = dated(group, &report.workers);
-            let root = failures.get(root_cause(&failures))?;
+            let root = failures.get(root_of(&failures, &report.workers))?;
             let worker = report.workers.get(&root.local_rank);
             let detail = worker.map(|worker| worker.detail(root.clone()));
             own = detail.unwrap_or_else(|| FailureDetail::bare(root.clone()));
@@ -174,6 +174,15 @@ pub(crate) fn root_cause_of(report: &Report) -> Option<String> {
         _ => return None,
     };
     Some(summary.to_string())
+}
+
+/// The place of the root cause among failures of this node: [`rules::root_cause::root_cause_of`].
+pub(crate) fn root_of(failures: &[WorkerFailure], evidence: &BTreeMap<LocalRank, WorkerEvidence>) -> usize {
+    let detail = |failure: &WorkerFailure| match evidence.get(&failure.local_rank) {
+        Some(worker) => worker.detail(failure.clone()),
+        None => FailureDetail::bare(failure.clone()),
+    };
+    rules::root_cause::root_cause_of(&failures.iter().map(detail).collect::<Vec<_>>())
 }
 
 /// What the failed worker of another node printed last.
@@ -193,7 +202,7 @@ fn workers_failed(report: &Report, group: &GroupFailure, settings: &RunSettings)
     let host = fqdn();
     let RunSettings { title, program, max_restarts } = settings;
     let account = ChildFailed { title, host: &host, failures: &failures, evidence: &report.workers }.text();
-    let Some(root) = failures.get(root_cause(&failures)) else { return account };
+    let Some(root) = failures.get(root_of(&failures, &report.workers)) else { return account };
     let WorkerFailure { rank, local_rank, pid, cause, .. } = root;
     // torchrun logs this line before its report, and tools search for it.
     let code = cause.python_code();
@@ -201,7 +210,14 @@ fn workers_failed(report: &Report, group: &GroupFailure, settings: &RunSettings)
         "dlrover-run: failed (exitcode: {code}) local_rank: {local_rank} (pid: {pid}) of binary: {program}\n{account}"
     );
     // Another node's worker may have failed before.
-    let order = if report.root_cause.is_some() { "failed first on this node" } else { "failed first" };
+    let first = failures.get(root_cause(&failures)).filter(|first| first.rank != *rank);
+    let order = match (&report.root_cause, first) {
+        (Some(_), _) => "failed first on this node".to_owned(),
+        (None, None) => "failed first".to_owned(),
+        (None, Some(first)) => {
+            format!("failed on its own (rank {} ended before, after it had lost a connection)", first.rank)
+        }
+    };
     text.push_str(&format!(
         "dlrover-run: rank {rank} (local rank {local_rank}, pid {pid}) {order}: {}\n",
         explained(root)
@@ -364,7 +380,7 @@ pub fn copy_root_cause(report: &Report, message: &str, target: Option<&Path>) ->
         Outcome::Failed(_) | Outcome::Interrupted(_) => return record_own(message, Some(target)),
     };
     let failures = dated(group, &report.workers);
-    let Some(root) = failures.get(root_cause(&failures)) else { return Ok(()) };
+    let Some(root) = failures.get(root_of(&failures, &report.workers)) else { return Ok(()) };
     let worker = report.workers.get(&root.local_rank);
     let Some(Ok(file)) = worker.and_then(|worker| worker.error_file.as_ref()) else { return Ok(()) };
     let mut document = file.document.clone();

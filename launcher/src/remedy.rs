@@ -43,6 +43,9 @@ pub fn remedy(failure: &Failure, rendezvous: &Rendezvous) -> Option<String> {
              DLROVER_JOB_TOKEN to require a token."
                 .to_owned()
         }
+        Failure::Hang { .. } => {
+            "--max-restarts=N lets such a job restart; dlrover-diag stacks --path=DIR shows the stacks again.".to_owned()
+        }
         Failure::Job(JobFailure::Node { .. }) => "See the output of that node's launcher.".to_owned(),
         Failure::Job(JobFailure::Deserted)
         | Failure::Excluded(_)

@@ -238,6 +238,7 @@ fn config_of(
         state_dir: master.state_dir.clone(),
         topology_file: master.topology_file.clone(),
         taints: master.taints.clone(),
+        stacks: master.stacks.clone(),
         trust: master.trust.clone(),
         http,
         log: Arc::new(move |line| match (&console, line) {

@@ -7,6 +7,7 @@ mod command;
 mod gang;
 mod gpu_share;
 mod gpus;
+pub(crate) mod hang;
 mod identity;
 mod job_master;
 pub(crate) mod log;
@@ -95,14 +96,18 @@ pub(crate) fn resolve(
     let ResolvedRendezvous { rendezvous, serve_master, mut terms } =
         rendezvous::resolve(&cli, &nodes, environment, host, &mut notices)?;
     terms.check.clone_from(&checks.terms);
+    terms.hang = hang::terms(&cli, environment)?;
     let Identity { node_rank, address, node_ip, attributes } =
         identity::resolve(&cli, environment, &devices, &rendezvous)?;
     let secret = NodeSecret::new(&host.fresh_id());
     let node_id = secret.node_id();
-    let master =
+    let mut master =
         job_master::resolve(&cli, environment, host, (&rendezvous, serve_master), nodes.max, &node_id)?;
     let max_restarts = at_least_zero(&cli, Flag::MaxRestarts, "max_restarts must be >= 0")?.unwrap_or(0);
     let logs = output::resolve(&cli, environment, host, nodes.local_world_size, &mut notices)?;
+    let stack_folders = hang::folders(environment, hang::log_folder(&logs));
+    master.stacks.folders.clone_from(&stack_folders);
+    let counts_steps = hang::is_progress_automatic(&cli)?;
     let event_log = output::event_log(&cli)?;
     let log = log::resolve(&cli, environment)?;
     let report_json = output::report_json(&cli, environment, host)?;
@@ -200,6 +205,8 @@ pub(crate) fn resolve(
             gpu_share: gpu_share.terms,
             switchbox: checks.switchbox.clone(),
             logs,
+            counts_steps,
+            stack_folders,
             env: EnvConfig { inherited, virtual_local_rank, signals_to_handle },
             cpus,
         },

@@ -8,7 +8,7 @@ use std::{cell::RefCell, path::PathBuf, rc::Rc, time::Instant};
 use agent::{Report, WorkerEvidence};
 use chrono::{DateTime, SecondsFormat, Utc};
 use rules::{
-    failure::{ExitCause, Failure, Outcome, WorkerFailure, root_cause},
+    failure::{ExitCause, Failure, Outcome, WorkerFailure},
     push::Push,
     root_cause::RootCause,
     signal_name::signal_text,
@@ -128,7 +128,7 @@ impl RunReport {
         document["log_folder"] = report.run_dir.as_ref().map(|path| path.to_string_lossy()).into();
         if let Outcome::Failed(Failure::Workers(group)) = &report.outcome {
             let failures = failure::dated(group, &report.workers);
-            let root = root_cause(&failures);
+            let root = failure::root_of(&failures, &report.workers);
             let is_first = |index: usize| index == root && report.root_cause.is_none();
             let mut all: Vec<Value> = failures
                 .iter()

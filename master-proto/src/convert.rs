@@ -1,7 +1,7 @@
 //! Converts between wire messages and the types of `rules`: the only place that validates what was received.
 //!
 //! [`requests`] and [`inventory`] are sent by agents, [`pushes`] by the master; [`checks`] is both of a network check,
-//! [`fence`] the terms of running without the master, [`ends`] how a job ended, [`detail`] what a failed worker said.
+//! [`training`] the progress of ranks and their stacks in a hang, [`fence`] the terms of running without the master, [`ends`] how a job ended, [`detail`] what a failed worker said.
 
 mod checks;
 mod detail;
@@ -12,6 +12,7 @@ mod pushes;
 mod requests;
 #[cfg(test)]
 mod tests;
+mod training;
 
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ pub use self::{
     inventory::inventory_report,
     pushes::{Payload, StreamMessage},
     requests::{Join, end_report, join_request, resume_request},
+    training::{MAX_STACKS_PART, StacksPart, TrainingMessage, training_report},
 };
 
 /// A message that is well-formed protobuf and not valid.

@@ -14,7 +14,10 @@ use std::{
     time::Duration,
 };
 
-use master_proto::pb;
+use master_proto::{
+    convert::{StacksPart, TrainingMessage},
+    pb,
+};
 use rules::{
     Moment, NodeId, Round,
     job::{Effect, Event},
@@ -31,6 +34,7 @@ use tracing::debug;
 
 use crate::{
     admission::Ended,
+    hang::{StackCollector, StacksConfig},
     journal::{JournalError, crash_point},
     loaded_job::{Clock, LoadedJob, Record},
     log::Log,
@@ -93,6 +97,12 @@ pub(crate) enum Command {
     ShowStatus { reply: oneshot::Sender<Box<JobStatus>> },
     /// The topology file was read, or could not be read.
     TopologyRead(Result<Topology, String>),
+    /// A node reports the progress of its ranks.
+    Training { message: TrainingMessage, reply: oneshot::Sender<()> },
+    /// A node sends a part of its stacks.
+    Stacks { part: StacksPart, reply: Reply },
+    /// The stacks of a hang were judged ([`Event::HangJudged`]).
+    HangJudged(Event),
 }
 
 /// A stream that opens or has ended. It waits like an effect: what was decided before goes to the old stream.
@@ -137,6 +147,7 @@ pub(crate) struct JobLoop {
     lsn: u64,
     topology: topology::Reader,
     taints: TaintPublisher,
+    stacks: StackCollector,
     started: Instant,
     changes: watch::Sender<StatusChange>,
 }
@@ -146,7 +157,7 @@ impl JobLoop {
     pub(crate) fn new(
         LoadedJob { master, first, clock, epoch, record }: LoadedJob,
         topology_file: Option<PathBuf>,
-        taints: TaintConfig,
+        (taints, stacks): (TaintConfig, StacksConfig),
         log: Log,
         inbox: mpsc::Receiver<Command>,
         to: mpsc::WeakSender<Command>,
@@ -160,6 +171,7 @@ impl JobLoop {
             subscribed: BTreeMap::new(),
             ending: BTreeMap::new(),
             taints: TaintPublisher::start(taints, Arc::clone(&log)),
+            stacks: StackCollector::new(stacks, to.clone()),
             streams: Streams::new(epoch, log),
             started: Instant::now(),
             changes,
@@ -277,9 +289,33 @@ impl JobLoop {
             Command::ShowStatus { reply } => {
                 let _gone = reply.send(Box::new(self.status()));
             }
+            Command::Training { message: TrainingMessage { node, report }, reply } => {
+                // Not recorded, and answered at once: it is reported again when it is lost.
+                self.decide(Input::Training { node, report }, None, None);
+                let _gone = reply.send(());
+            }
+            Command::Stacks { part, reply } => self.on_stacks(part, reply),
+            Command::HangJudged(judged) => self.decide(Input::Event(judged), None, None),
             Command::TopologyRead(topology) => {
                 self.topology.done();
                 self.decide(Input::Event(Event::TopologyRead(topology)), None, None);
+            }
+        }
+    }
+
+    fn on_stacks(&mut self, part: StacksPart, reply: Reply) {
+        let is_member =
+            self.master.job().world().is_some_and(|world| world.node_rank_of(&part.node).is_some());
+        if !is_member {
+            let _gone = reply.send(Ok(Caller::Unknown));
+            return;
+        }
+        let sent = part.is_all.then(|| Event::StacksSent { node: part.node.clone(), episode: part.episode });
+        self.stacks.add(part);
+        match sent {
+            Some(sent) => self.decide(Input::Event(sent), None, Some(reply)),
+            None => {
+                let _gone = reply.send(Ok(Caller::Member));
             }
         }
     }
@@ -289,7 +325,11 @@ impl JobLoop {
         debug!(%now, ?input, "input");
         let speaker = match &input {
             Input::Event(event) => event.speaker().cloned(),
-            Input::Beat { .. } | Input::HungUp { .. } | Input::Reset { .. } | Input::Deadline => None,
+            Input::Beat { .. }
+            | Input::Training { .. }
+            | Input::HungUp { .. }
+            | Input::Reset { .. }
+            | Input::Deadline => None,
         };
         let output = self.master.handle(now, input);
         let is_member = speaker.is_some_and(|node| self.master.job().knows(&node));
@@ -304,7 +344,7 @@ impl JobLoop {
             epoch: format!("{:016x}", self.streams.epoch()),
             has_state_dir: self.record.is_kept(),
         };
-        JobStatus { master, ..self.master.job().status(self.clock.now()) }
+        JobStatus { master, ..self.master.status(self.clock.now()) }
     }
 
     fn connection_ended(&mut self, node: NodeId, ended: Option<Ended>) {
@@ -357,8 +397,12 @@ impl JobLoop {
                 if effect == Effect::ReadTopology {
                     self.topology.read();
                 }
-                if let Effect::Report(report) = &effect {
-                    self.taints.publish(report);
+                match &effect {
+                    Effect::Report(report) => self.taints.publish(report),
+                    Effect::ReportHang(report) => self.taints.publish_hang(report),
+                    Effect::CollectStacks { episode } => self.stacks.begin(*episode),
+                    Effect::JudgeStacks { episode, world } => self.stacks.judge(*episode, (**world).clone()),
+                    _ => {}
                 }
                 if let Some(verdict) = self.streams.carry_out(effect) {
                     if let Some((answer, caller)) = answer {

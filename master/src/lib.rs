@@ -7,6 +7,7 @@
 
 mod admission;
 mod file_replacement;
+mod hang;
 mod http;
 mod job_loop;
 mod journal;
@@ -44,6 +45,7 @@ pub use self::journal::crash::crash_at;
 pub use self::{
     admission::max_connections,
     file_replacement::replace_file,
+    hang::StacksConfig,
     http::{HttpError, MpiOperatorLabels, Web, open_http},
     journal::JournalError,
     log::{Log, LogLine},
@@ -89,6 +91,8 @@ pub struct MasterConfig {
     pub topology_file: Option<PathBuf>,
     /// Where reports of network checks go.
     pub taints: TaintConfig,
+    /// Where the stacks of a hang are written.
+    pub stacks: StacksConfig,
     /// Token and TLS.
     pub trust: Trust,
     /// The web server; `None`: there is none.
@@ -99,13 +103,14 @@ pub struct MasterConfig {
 
 impl fmt::Debug for MasterConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { policy, timeout, state_dir, topology_file, taints, trust, http, log: _ } = self;
+        let Self { policy, timeout, state_dir, topology_file, taints, stacks, trust, http, log: _ } = self;
         f.debug_struct("MasterConfig")
             .field("policy", policy)
             .field("timeout", timeout)
             .field("state_dir", state_dir)
             .field("topology_file", topology_file)
             .field("taints", taints)
+            .field("stacks", stacks)
             .field("trust", trust)
             .field("http", http)
             .finish_non_exhaustive()
@@ -153,6 +158,7 @@ pub struct Prepared {
     timeout: Timeout,
     topology_file: Option<PathBuf>,
     taints: TaintConfig,
+    stacks: StacksConfig,
     token: Option<Token>,
     http: Option<Web>,
     log: LogTo,
@@ -175,11 +181,11 @@ pub async fn serve(
 /// # Errors
 /// When certificates cannot be used, or the job's state cannot be read or kept.
 pub fn prepare(config: MasterConfig) -> Result<Prepared, MasterError> {
-    let MasterConfig { policy, timeout, state_dir, topology_file, taints, trust, http, log } = config;
+    let MasterConfig { policy, timeout, state_dir, topology_file, taints, stacks, trust, http, log } = config;
     let Trust { token, tls } = trust;
     let tls = tls::of(&tls)?;
     let found = loaded_job::LoadedJob::load(state_dir.as_deref(), policy, timeout, &log)?;
-    Ok(Prepared { found, tls, timeout, topology_file, taints, token, http, log: LogTo(log) })
+    Ok(Prepared { found, tls, timeout, topology_file, taints, stacks, token, http, log: LogTo(log) })
 }
 
 impl Prepared {
@@ -202,7 +208,7 @@ impl Prepared {
         self,
         connections: impl Stream<Item = io::Result<TcpStream>> + Send + 'static,
     ) -> Result<Over, MasterError> {
-        let Self { found, tls, timeout, topology_file, taints, token, http, log: LogTo(log) } = self;
+        let Self { found, tls, timeout, topology_file, taints, stacks, token, http, log: LogTo(log) } = self;
         let loaded_job = match found {
             loaded_job::Found::Job(loaded_job) => *loaded_job,
             loaded_job::Found::Over { verdict, record } => {
@@ -238,7 +244,7 @@ impl Prepared {
         let mut job = JobLoop::new(
             loaded_job,
             topology_file,
-            taints,
+            (taints, stacks),
             log.clone(),
             inbox,
             commands.downgrade(),

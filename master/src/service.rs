@@ -11,7 +11,7 @@ use std::{
 
 use master_proto::{
     PROTOCOL_VERSION,
-    convert::{ConvertError, Join, StreamMessage, resume_request, sender},
+    convert::{ConvertError, Join, StacksPart, StreamMessage, TrainingMessage, resume_request, sender},
     pb,
     trust::{Token, check_sender},
 };
@@ -269,6 +269,29 @@ impl pb::master_server::Master for MasterService {
         let (metadata, from, request) = request.into_parts();
         self.report((&metadata, &from), "detail report", Event::try_from(request)).await?;
         Ok(Response::new(pb::DetailReply {}))
+    }
+
+    async fn report_training(
+        &self,
+        request: Request<pb::TrainingReport>,
+    ) -> Result<Response<pb::TrainingReply>, Status> {
+        let (metadata, from, request) = request.into_parts();
+        let message = TrainingMessage::try_from(request);
+        let message =
+            self.decode((&metadata, &from), "training report", message, |message| Some(&message.node))?;
+        self.ask(|reply| Command::Training { message, reply }).await?;
+        Ok(Response::new(pb::TrainingReply {}))
+    }
+
+    async fn report_stacks(
+        &self,
+        request: Request<pb::StacksPart>,
+    ) -> Result<Response<pb::StacksReply>, Status> {
+        let (metadata, from, request) = request.into_parts();
+        let part = StacksPart::try_from(request);
+        let part = self.decode((&metadata, &from), "stacks", part, |part| Some(&part.node))?;
+        self.ask(|reply| Command::Stacks { part, reply }).await?.map_err(rejected)?;
+        Ok(Response::new(pb::StacksReply {}))
     }
 
     async fn report_end(&self, request: Request<pb::EndReport>) -> Result<Response<pb::EndReply>, Status> {

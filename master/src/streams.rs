@@ -106,7 +106,12 @@ impl Streams {
             Effect::Log(line) => self.log(&line),
             Effect::Finish { verdict } => return Some(verdict),
             // A forgotten node closes its stream itself. Files are handled by the loop.
-            Effect::Forget { .. } | Effect::ReadTopology | Effect::Report(_) => {}
+            Effect::Forget { .. }
+            | Effect::ReadTopology
+            | Effect::Report(_)
+            | Effect::ReportHang(_)
+            | Effect::CollectStacks { .. }
+            | Effect::JudgeStacks { .. } => {}
         }
         crash_point("between-effects");
         None

@@ -1,9 +1,11 @@
-//! Publishes the reports of network checks: on request, in a file, and to the operator's command.
+//! Publishes the reports of network checks: on request, in a file, and to the operator's command. Reports of hangs go
+//! beside the stacks, and to the same command.
 //!
 //! The job does not wait for it. Reports are handled one after another, and the master waits for the last one before
 //! it exits.
 
 mod document;
+mod hang_document;
 
 use std::{
     fs,
@@ -19,7 +21,7 @@ use nix::{
     unistd::Pid,
 };
 use processes::run_blocking;
-use rules::{taint_key::TaintKey, taint_report::TaintReport};
+use rules::{taint_key::TaintKey, taint_report::TaintReport, training::HangReport};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     process::{Child, Command},
@@ -98,6 +100,8 @@ pub(crate) struct TaintPublisher {
     reports: mpsc::UnboundedSender<QueuedReport>,
     worker: JoinHandle<()>,
     last: Arc<Mutex<Arc<str>>>,
+    /// Where the reports of checks are written.
+    file: Option<PathBuf>,
     /// No command is started after this time.
     deadline: Arc<OnceLock<Instant>>,
 }
@@ -106,6 +110,8 @@ pub(crate) struct TaintPublisher {
 #[derive(Debug)]
 struct QueuedReport {
     document: Arc<str>,
+    /// Where it is written; `None`: nowhere.
+    file: Option<PathBuf>,
     /// The nodes to be tainted: name and JSON.
     nodes: Vec<(String, String)>,
 }
@@ -114,7 +120,7 @@ impl TaintPublisher {
     /// Starts the task. Must be called inside a runtime.
     pub(crate) fn start(config: TaintConfig, log: Log) -> Self {
         let (reports, mut inbox) = mpsc::unbounded_channel();
-        let key = config.key.clone();
+        let (key, file) = (config.key.clone(), config.file.clone());
         let deadline = Arc::new(OnceLock::new());
         let worker_deadline = Arc::clone(&deadline);
         let worker = tokio::spawn(async move {
@@ -122,14 +128,12 @@ impl TaintPublisher {
                 deliver(&config, report, &worker_deadline, &log).await;
             }
         });
-        Self { key, reports, worker, last: Arc::new(Mutex::new(Arc::from(""))), deadline }
+        Self { key, reports, worker, last: Arc::new(Mutex::new(Arc::from(""))), file, deadline }
     }
 
     /// Queues a report. Never waits.
     pub(crate) fn publish(&self, report: &TaintReport) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let millis = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-        let document: Arc<str> = taint_document(report, self.key.as_str(), millis).into();
+        let document: Arc<str> = taint_document(report, self.key.as_str(), unix_millis()).into();
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&document);
         let nodes =
             document::nodes(report, self.key.as_str()).filter(|node| node.taint.is_some()).map(|node| {
@@ -137,7 +141,20 @@ impl TaintPublisher {
                 (name, serde_json::to_string(&node).unwrap_or_default())
             });
         let nodes = nodes.collect();
-        let _closed = self.reports.send(QueuedReport { document, nodes });
+        let _closed = self.reports.send(QueuedReport { document, file: self.file.clone(), nodes });
+    }
+
+    /// Queues the report of a hang. Never waits.
+    pub(crate) fn publish_hang(&self, report: &HangReport) {
+        let key = self.key.as_str();
+        let document = hang_document::document(report, key, unix_millis()).into();
+        let file = (!report.folder.is_empty()).then(|| Path::new(&report.folder).join("hang.json"));
+        let tainted = report.nodes.iter().filter(|node| node.tainted).map(|node| {
+            let name = node.k8s_node.clone().unwrap_or_else(|| node.name.host.clone());
+            (name, hang_document::node(node, key).to_string())
+        });
+        let nodes = tainted.collect();
+        let _closed = self.reports.send(QueuedReport { document, file, nodes });
     }
 
     /// Returns the last document; empty when there was none.
@@ -158,28 +175,30 @@ impl TaintPublisher {
     }
 }
 
+fn unix_millis() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
 async fn deliver(
     config: &TaintConfig,
-    QueuedReport { document, nodes }: QueuedReport,
+    QueuedReport { document, file, nodes }: QueuedReport,
     deadline: &OnceLock<Instant>,
     log: &Log,
 ) {
-    if let Some(path) = &config.file {
+    if let Some(path) = &file {
         let report_path = path.clone();
         // Its file system may hang.
         let writing = run_blocking(move || write(&report_path, &document));
         match timeout(WRITE, writing).await.map(Result::flatten) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                log_line(
-                    log,
-                    format_args!("warning: cannot write the taint report {}: {error}", path.display()),
-                );
+                log_line(log, format_args!("warning: cannot write the report {}: {error}", path.display()));
             }
             Err(_) => log_line(
                 log,
                 format_args!(
-                    "warning: the taint report {} was not written within {} s",
+                    "warning: the report {} was not written within {} s",
                     path.display(),
                     WRITE.as_secs()
                 ),
@@ -273,7 +292,7 @@ mod tests {
         let config = TaintConfig { on_fault_node: Some(command.to_owned()), ..TaintConfig::default() };
         let taints = TaintPublisher::start(config, log);
         let nodes = ["a", "b"].map(|name| (name.to_owned(), "{}".to_owned())).to_vec();
-        taints.reports.send(QueuedReport { document: Arc::from(""), nodes }).unwrap();
+        taints.reports.send(QueuedReport { document: Arc::from(""), file: None, nodes }).unwrap();
         taints.close_within(limit).await;
         let lines = lines.lock().unwrap();
         lines.clone()

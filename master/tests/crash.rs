@@ -136,6 +136,8 @@ impl Robot {
                 | Push::CancelCheck(_)
                 | Push::CheckOver { .. }
                 | Push::Excluded(_)
+                | Push::DumpStacks { .. }
+                | Push::Hang(_)
                 | Push::RootCause(_)) => {
                     panic!("{} is told of a check or detail that it does not expect: {push:?}", self.id)
                 }

@@ -148,6 +148,11 @@ pub enum Failure {
     },
     /// A check excluded this node.
     Excluded(Exclusion),
+    /// The job hangs because of this node, and there is no restart left.
+    Hang {
+        /// Which ranks hang, and where.
+        reason: String,
+    },
     /// The job ended, for a reason that is not this node's own.
     Job(JobFailure),
 }
@@ -168,9 +173,10 @@ impl fmt::Display for Failure {
                 write!(f, "cannot start worker {local_rank}: {reason}")
             }
             Self::Prepare { reason } => write!(f, "cannot start the workers: {reason}"),
-            Self::Store { reason } | Self::Master { reason } | Self::SelfCheck { reason } => {
-                f.write_str(reason)
-            }
+            Self::Store { reason }
+            | Self::Master { reason }
+            | Self::SelfCheck { reason }
+            | Self::Hang { reason } => f.write_str(reason),
             Self::EndedWithout => f.write_str(
                 "the job master reported success while workers of this node had not ended: the job continued without this \
                  node, or it is not the master of this job",

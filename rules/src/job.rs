@@ -22,6 +22,7 @@ mod check_history;
 mod checking;
 mod event;
 mod gathering;
+mod hangs;
 mod history;
 mod inventory;
 mod leaving;
@@ -47,6 +48,7 @@ use self::{
     absent_nodes::AbsentNodes,
     check_history::CheckHistory,
     checking::{Checking, LastCheck},
+    hangs::Hangs,
     history::History,
     measuring::Measuring,
     parties::OtherJobs,
@@ -173,6 +175,8 @@ pub struct Job {
     lost: Vec<String>,
     /// What ended the last round, if that was a failure of workers, until the next one runs.
     first_failure: Option<FirstFailure>,
+    /// Failures of other nodes in the same round, while the first one may follow from one of them.
+    later_failures: BTreeMap<NodeId, FirstFailure>,
     /// A node was lost whose workers may still use the store of the last round.
     is_port_stale: bool,
     topology: crate::topology::Topology,
@@ -189,6 +193,7 @@ pub struct Job {
     unknown: Option<RangeInclusive<Round>>,
     /// What it has done so far, for people.
     history: History,
+    hangs: Hangs,
     phase: Phase,
 }
 
@@ -210,6 +215,7 @@ impl Job {
             losses: BTreeMap::new(),
             lost: Vec::new(),
             first_failure: None,
+            later_failures: BTreeMap::new(),
             is_port_stale: false,
             topology: crate::topology::Topology::default(),
             checks: 0,
@@ -220,6 +226,7 @@ impl Job {
             absent_nodes: AbsentNodes::default(),
             unknown: None,
             history: History::default(),
+            hangs: Hangs::default(),
             phase: Phase::Gathering {
                 since: None,
                 last_join: Moment::START,
@@ -232,7 +239,7 @@ impl Job {
     /// When to call [`Self::handle`] with [`Event::Deadline`], if nothing else happens first.
     #[must_use]
     pub fn deadline(&self) -> Option<Moment> {
-        self.phase_deadline().into_iter().chain(self.other_jobs_deadline()).min()
+        [self.phase_deadline(), self.other_jobs_deadline(), self.hang_deadline()].into_iter().flatten().min()
     }
 
     fn phase_deadline(&self) -> Option<Moment> {
@@ -257,6 +264,7 @@ impl Job {
     pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Effect> {
         let before = self.before();
         let effects = self.decide(now, event);
+        self.end_hang_with_round(now);
         self.record(now, before, &effects);
         effects
     }
@@ -284,6 +292,11 @@ impl Job {
             Event::NodeLost { node, cause } => self.on_lost(now, &node, cause),
             Event::EndAcknowledged { node } => self.on_end_acknowledged(&node),
             Event::WorkersGone { nodes } => self.on_workers_gone(now, &nodes),
+            Event::TrainingStalled { round, idle } => self.on_training_stalled(now, round, idle),
+            Event::TrainingAdvanced => self.on_training_advanced(now),
+            Event::SlowRank { rank, permille } => vec![Effect::Log(Log::SlowRank { rank, permille })],
+            Event::StacksSent { node, episode } => self.on_stacks_sent(now, &node, episode),
+            Event::HangJudged { episode, verdict } => self.on_hang_judged(now, episode, *verdict),
             Event::Restarted => self.on_restarted(now),
             Event::Deadline => self.on_deadline(now),
         }
@@ -446,7 +459,9 @@ impl Job {
             self.inventories.remove(node);
             self.other_jobs.remove(node);
         }
-        self.expect_no_detail_of(now, node)
+        let mut effects = self.expect_no_detail_of(now, node);
+        effects.extend(self.expect_no_stacks_of(now, node));
+        effects
     }
 
     /// No node is connected yet, and effects may not have been carried out.
@@ -474,12 +489,14 @@ impl Job {
                 *withheld_until = withheld_until.map(|_| now + DETAIL_TIMEOUT);
                 Vec::new()
             }
-            Phase::Gathering { .. } | Phase::Running { .. } | Phase::Restoring { .. } => Vec::new(),
+            Phase::Running { .. } => self.dump_anew(now),
+            Phase::Gathering { .. } | Phase::Restoring { .. } => Vec::new(),
         }
     }
 
     fn on_deadline(&mut self, now: Moment) -> Vec<Effect> {
         let mut effects = self.refuse_all_other_jobs(now);
+        effects.extend(self.on_hang_deadline(now));
         if self.phase_deadline().is_some_and(|deadline| deadline <= now) {
             effects.extend(self.on_phase_deadline(now));
         }

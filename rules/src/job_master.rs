@@ -10,8 +10,11 @@ use crate::{
     fence::question_timeout,
     ids::{NodeId, Round},
     job::{Effect, Event, Job, NodeEnd, Policy},
+    job_status::{JobStatus, MAX_RANKS},
     liveness::{Liveness, Timeout},
     pending::Pending,
+    training::TrainingReport,
+    training_watch::{Finding, TrainingWatch},
 };
 use diagnosis::moment::Moment;
 
@@ -37,6 +40,8 @@ pub enum Input {
         /// The round whose assignment it acknowledges with it.
         taken_round: Option<Round>,
     },
+    /// A node reports the progress of its ranks.
+    Training { node: NodeId, report: TrainingReport },
     /// The kernel of a node has closed its last stream, which was reported as broken: the launcher is gone, and a
     /// guard kills its workers.
     HungUp { node: NodeId },
@@ -75,6 +80,7 @@ pub struct JobMaster {
     /// When to decide again whether lost nodes still have workers.
     next_look: Option<Moment>,
     progress: ProgressSchedule,
+    training: TrainingWatch,
 }
 
 impl JobMaster {
@@ -89,7 +95,7 @@ impl JobMaster {
     pub fn restored(job: Job, timeout: Timeout, now: Moment) -> (Self, Output) {
         let mut liveness = Liveness::new(timeout);
         liveness.all_disconnected(now, job.nodes());
-        let mut master = Self::of(job, liveness);
+        let mut master = Self { training: TrainingWatch::restored(), ..Self::of(job, liveness) };
         let mut output = Output::default();
         master.apply(now, Event::Restarted, &mut output);
         master.find_ended_workers(now, &mut output);
@@ -103,6 +109,7 @@ impl JobMaster {
             contacts: Contacts::default(),
             next_look: None,
             progress: ProgressSchedule::default(),
+            training: TrainingWatch::default(),
         }
     }
 
@@ -157,6 +164,7 @@ impl JobMaster {
             Input::HungUp { node } => self.contacts.disconnected(now, &node, true),
             Input::Reset { node } => self.contacts.stream_reset(now, &node),
             Input::Event(event) => self.apply(now, event, &mut output),
+            Input::Training { node, report } => self.training_reported(now, &node, report, &mut output),
             Input::Deadline => {
                 for (node, cause) in self.liveness.expired(now) {
                     self.apply(now, Event::NodeLost { node, cause }, &mut output);
@@ -169,6 +177,40 @@ impl JobMaster {
         self.find_ended_workers(now, &mut output);
         self.send_progress(now, &mut output);
         output
+    }
+
+    fn training_reported(&mut self, now: Moment, node: &NodeId, report: TrainingReport, output: &mut Output) {
+        self.liveness.message_received(now, node);
+        self.contacts.message_received(now, node);
+        let Some(world) = self.job.world() else { return };
+        let round = world.round;
+        for finding in self.training.reported(now, node, report, world) {
+            let event = match finding {
+                Finding::Stalled { idle } => Event::TrainingStalled { round, idle },
+                Finding::Advanced => Event::TrainingAdvanced,
+                Finding::Slow { rank, permille } => Event::SlowRank { rank, permille },
+            };
+            self.apply(now, event, output);
+        }
+    }
+
+    /// What the job is doing; `master` is filled in by the shell.
+    #[must_use]
+    pub fn status(&self, now: Moment) -> JobStatus {
+        let mut status = self.job.status(now);
+        let Some(world) = self.job.world() else { return status };
+        let is_large = status.world_size.is_some_and(|ranks| ranks > MAX_RANKS);
+        for node in &mut status.nodes {
+            let member = node.node_rank.and_then(|rank| world.members.get(rank as usize));
+            if let (Some(member), Some(first)) = (member, node.first_rank) {
+                node.ranks = self.training.status_of(now, world.round, &member.node_id, first);
+                if is_large {
+                    node.ranks.sort_by_key(|rank| (!rank.slow, rank.step, rank.rank));
+                    node.ranks.truncate(1);
+                }
+            }
+        }
+        status
     }
 
     /// Decides which of the lost nodes have no workers any more, from the last messages of those and others.

@@ -5,6 +5,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::training::RankState;
+
+/// The most ranks of a job that are all listed.
+pub const MAX_RANKS: u32 = 1024;
+
 /// The version of the document.
 pub const SCHEMA: &str = "dlrover.job-status/v1";
 
@@ -33,6 +38,8 @@ pub struct JobStatus {
     pub nodes: Vec<NodeStatus>,
     /// The last failure or loss.
     pub last_failure: Option<FailureStatus>,
+    /// The last hang.
+    pub hang: Option<HangStatus>,
     /// The last network check.
     pub check: Option<CheckStatus>,
     /// How the job ended; `None` while it has not.
@@ -158,6 +165,44 @@ pub struct NodeStatus {
     /// How many accelerators it has reported, and how many of them are broken.
     pub gpus: u32,
     pub broken_gpus: u32,
+    /// The progress of its ranks, as far as it has reported any. Of more than [`MAX_RANKS`] in the job, each node has the
+    /// one that is furthest behind.
+    pub ranks: Vec<RankStatus>,
+}
+
+/// The progress of a rank.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RankStatus {
+    pub rank: u32,
+    pub state: RankState,
+    /// The last step that it has declared.
+    pub step: Option<u64>,
+    /// Over the last minute.
+    pub steps_per_second: Option<f64>,
+    /// How long ago it advanced last; since its start, if it never has.
+    pub idle_seconds: f64,
+    /// It makes fewer steps than its peers.
+    pub slow: bool,
+}
+
+/// A hang: a time in which no rank advanced.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HangStatus {
+    /// How many hangs there were, this one included.
+    pub count: u32,
+    pub round: u32,
+    /// A rank advances again, or the round is over.
+    pub is_over: bool,
+    /// When it was declared, as an age.
+    pub seconds_ago: f64,
+    /// For how long no rank has advanced, or had.
+    pub idle_seconds: f64,
+    /// What the stacks say.
+    pub sentence: String,
+    /// The odd ranks.
+    pub ranks: Vec<u32>,
+    /// Where the stacks are, on the host of the job master; empty: nowhere.
+    pub folder: String,
 }
 
 /// A failure of workers, or the loss of a node.

@@ -37,6 +37,8 @@ pub mod stop_ladder;
 pub mod taint_key;
 pub mod taint_report;
 pub mod topology;
+pub mod training;
+mod training_watch;
 pub mod verdict;
 pub mod worker_env;
 pub mod worker_group;

@@ -8,6 +8,7 @@ use crate::{
     check_order::Checked,
     check_terms::CheckTerms,
     ids::{NodeId, NodeRank, Round, RunId},
+    training::HangTerms,
     world::Member,
 };
 
@@ -30,6 +31,8 @@ pub struct Terms {
     pub require_uniform: bool,
     /// How nodes are checked before their workers start; `None`: not at all.
     pub check: Option<CheckTerms>,
+    /// When the job counts as hanging; `None`: that is not watched.
+    pub hang: Option<HangTerms>,
 }
 
 impl Terms {
@@ -81,6 +84,8 @@ impl Terms {
             ("network-check", self.check.is_some().to_string()),
         ];
         settings.extend(self.check.iter().flat_map(CheckTerms::settings));
+        settings.push(("hang-detection", self.hang.is_some().to_string()));
+        settings.extend(self.hang.iter().flat_map(HangTerms::settings));
         settings
     }
 }
@@ -218,6 +223,7 @@ mod tests {
             join_timeout: Duration::from_secs(600),
             require_uniform: false,
             check: None,
+            hang: None,
         }
     }
 

@@ -11,6 +11,7 @@ use crate::{
     ids::{Attempt, LocalRank},
     pending::Pending,
     signal_name::signal_text,
+    training::HangNotice,
     world::Assignment,
 };
 use diagnosis::{
@@ -54,6 +55,10 @@ pub enum Notice {
     StoreNotReached { missing: Vec<LocalRank>, waited: Duration },
     /// The node is assigned to a round with other nodes.
     Assigned(Assignment),
+    /// The job hangs.
+    Hang(HangNotice),
+    /// What follows from it on this node, whose ranks are named.
+    RestartAfterHang { then: RestartDecision },
     /// The stream to the master broke, or could not be opened.
     MasterAway { reason: String, keeps_running: bool, limit: Duration },
     /// The master is still away, and this node can do nothing without it.
@@ -88,6 +93,13 @@ impl fmt::Display for Notice {
                     }
                     RestartDecision::Fail { max_restarts } => write!(f, "; not restarting (max restarts: {max_restarts})"),
                 }
+            }
+            Self::Hang(notice) => notice.fmt(f),
+            Self::RestartAfterHang { then: RestartDecision::Restart { next, max_restarts } } => {
+                write!(f, "restarting all workers because of the hang (restart {next} of {max_restarts})")
+            }
+            Self::RestartAfterHang { then: RestartDecision::Fail { max_restarts } } => {
+                write!(f, "not restarting after the hang (max restarts: {max_restarts})")
             }
             Self::Stopping { signal, grace } => write!(
                 f,

@@ -9,6 +9,7 @@ use crate::{
     job,
     pending::Pending,
     root_cause::RootCause,
+    training::HangNotice,
     verdict::JobVerdict,
     world::Assignment,
 };
@@ -41,6 +42,10 @@ pub enum Push {
     CheckOver { message: String },
     /// A check keeps this node out of the job. It leaves for good.
     Excluded(Exclusion),
+    /// Take the stacks of the workers of this round, and send them.
+    DumpStacks { round: Round, episode: u32 },
+    /// The job hangs.
+    Hang(HangNotice),
 }
 
 impl Push {

@@ -5,12 +5,59 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    failure::{ExitCause, WorkerFailure},
+    failure::{ExitCause, WorkerFailure, root_cause},
     ids::{NodeRank, Round},
     last_lines::{MAX_BYTES, MAX_LINES, Output, message, readable},
     node::NodeName,
     signal_name::signal_text,
 };
+
+const SIGTERM: i32 = 15;
+
+/// SIGILL, SIGBUS, SIGFPE, SIGSEGV: faults of the process itself.
+const CRASHES: [i32; 4] = [4, 7, 8, 11];
+
+/// Parts of errors, in small letters, of a process whose peer is gone or that was stopped: errors of sockets (Python,
+/// glibc), of torch's store, of gloo and NCCL (`ncclRemoteError`), of torch's and Python's handlers of signals.
+const CONSEQUENCES: [&str; 21] = [
+    "connection reset",
+    "connection closed",
+    "connection refused",
+    "connection aborted",
+    "connection was closed",
+    "connectionerror",
+    "connectionreseterror",
+    "connectionrefusederror",
+    "connectionabortederror",
+    "broken pipe",
+    "brokenpipeerror",
+    "by peer",
+    "hung up",
+    "socket closed",
+    "remote process exited",
+    "ncclremoteerror",
+    "distnetworkerror",
+    "collective operation timeout",
+    "signalexception",
+    "killed by signal",
+    "keyboardinterrupt",
+];
+
+/// How much later than the first a failure may have been noticed to be its cause, in whole seconds.
+const CAUSE_WITHIN_SECS: i64 = 2;
+
+/// The place of the root cause among the failures of one node in the order in which they were noticed: the earliest, as
+/// torchrun has it; but where that one says that it lost a connection, the next that has an error of its own. A process
+/// closes its connections before it ends, so a peer may notice that, and end, first.
+#[must_use]
+pub fn root_cause_of(details: &[FailureDetail]) -> usize {
+    let failures: Vec<WorkerFailure> = details.iter().map(|detail| detail.failure.clone()).collect();
+    let first = root_cause(&failures);
+    let Some(earliest) = details.get(first).filter(|detail| detail.is_consequence()) else { return first };
+    let limit = earliest.failure.unix_secs.saturating_add(CAUSE_WITHIN_SECS);
+    let is_cause = |detail: &FailureDetail| detail.failure.unix_secs <= limit && detail.is_own_error();
+    details.iter().position(is_cause).unwrap_or(first)
+}
 
 /// What a node knows of the failure of one of its workers. Bounded, and plain text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +102,22 @@ impl FailureDetail {
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
+    }
+
+    /// Whether its own words say that it failed because of another process: it lost a connection, or was stopped. What
+    /// ended before it is the cause then.
+    #[must_use]
+    pub fn is_consequence(&self) -> bool {
+        let message = self.message.to_ascii_lowercase();
+        let is_stopped = self.failure.cause == ExitCause::Signal(SIGTERM) && message.is_empty();
+        is_stopped || CONSEQUENCES.iter().any(|words| message.contains(words))
+    }
+
+    /// Whether its own words say what went wrong, and that is nothing that another process did to it.
+    #[must_use]
+    pub fn is_own_error(&self) -> bool {
+        let is_crash = matches!(self.failure.cause, ExitCause::Signal(signal) if CRASHES.contains(&signal));
+        is_crash || !self.message.is_empty() && !self.is_consequence()
     }
 
     /// The last lines of its output, at most 20 and 4 KiB. The first may say how many are missing.
@@ -158,6 +221,30 @@ mod tests {
                 .to_string()
                 .ends_with("pid 4711): killed by the kernel's OOM killer")
         );
+    }
+
+    fn said(rank: u32, cause: ExitCause, words: &str) -> FailureDetail {
+        let failure = WorkerFailure { rank: Rank(rank), cause, ..failure(cause) };
+        FailureDetail::received(failure, words, &[], false)
+    }
+
+    #[test]
+    fn the_root_cause_is_the_earliest_unless_that_lost_a_connection() {
+        const CODE: ExitCause = ExitCause::Code(1);
+        const TERM: ExitCause = ExitCause::Signal(15);
+        let lost = |rank| said(rank, CODE, "ConnectionResetError: [Errno 104] Connection reset by peer");
+        let own = |rank| said(rank, CODE, "RuntimeError: no data in shard 13");
+        assert_eq!(root_cause_of(&[own(0), lost(1)]), 0);
+        assert_eq!(root_cause_of(&[lost(0), own(1)]), 1);
+        assert_eq!(root_cause_of(&[lost(0), said(1, TERM, ""), own(2)]), 2, "the second one was stopped");
+        assert_eq!(root_cause_of(&[lost(0), said(1, TERM, "ValueError: boom")]), 1, "stopped while it ended");
+        assert_eq!(root_cause_of(&[lost(0), said(1, ExitCause::Signal(11), "")]), 1);
+        assert_eq!(root_cause_of(&[said(0, CODE, ""), own(1)]), 0, "nothing speaks against the first one");
+        assert_eq!(root_cause_of(&[lost(0), lost(1), said(2, TERM, "")]), 0);
+        assert_eq!(root_cause_of(&[]), 0);
+        let mut late = own(1);
+        late.failure.unix_secs = 3;
+        assert_eq!(root_cause_of(&[lost(0), late]), 0, "too late to be the cause");
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod starting;
 mod stopping;
 #[cfg(test)]
 mod tests;
+mod training;
 
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ use serde::{Deserialize, Serialize};
 pub use self::event::{Effect, Event, Limits, WorkerExit};
 use self::{
     checks::Checks, inventory::Accelerators, local_workers::LocalWorkers, master::MasterStream,
-    stopping::AfterStop,
+    stopping::AfterStop, training::Training,
 };
 use crate::{
     failure::{Failure, Outcome, WorkerFailure},
@@ -129,6 +130,7 @@ pub struct WorkerGroup {
     /// The last round that is over: the node was assigned to a later one.
     over: Option<Round>,
     start_watch: StartWatch,
+    training: Training,
     /// The failure that ended the job, as the master has it.
     root_cause: Option<Box<RootCause>>,
     state: State,
@@ -157,6 +159,7 @@ impl WorkerGroup {
             is_death_shown: false,
             over: None,
             start_watch: StartWatch::default(),
+            training: Training::default(),
             root_cause: None,
             state: State::Joining { since: Moment::START },
         }
@@ -259,6 +262,7 @@ impl WorkerGroup {
             Event::InventoryTaken { inventory } => self.on_inventory_taken(inventory),
             Event::GpuError { gpu, code } => self.on_gpu_error(gpu, code),
             Event::GpuMemory { uses } => self.on_gpu_memory(&uses),
+            Event::TrainingSampled { samples, .. } => self.on_training_sampled(now, samples),
             Event::WorkerExited { exit, oom_kills, .. } => self.on_worker_exited(now, exit, oom_kills),
             Event::StoreReached { workers, is_unsure, .. } => {
                 self.start_watch.reached(&workers, is_unsure);
@@ -291,6 +295,8 @@ impl WorkerGroup {
                 Vec::new()
             }
             Push::JobEnd(verdict) => self.on_job_ended(now, verdict),
+            Push::DumpStacks { round, episode } => self.on_dump_ordered(round, episode),
+            Push::Hang(notice) => self.on_hang(now, notice),
         }
     }
 
@@ -316,6 +322,7 @@ impl WorkerGroup {
         if exit.cause.is_success() {
             self.start_watch.succeeded(exit.local_rank);
         }
+        self.training.ended(exit.local_rank);
         match &mut self.state {
             State::Running(workers) => match workers.record(&exit, oom_kills) {
                 None if workers.alive.is_empty() => {

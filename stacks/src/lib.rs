@@ -12,6 +12,7 @@ pub mod folding;
 pub mod merged;
 pub mod model;
 pub mod place;
+pub mod saving;
 pub mod suspects;
 pub mod svg;
 pub mod token;

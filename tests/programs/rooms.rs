@@ -11,8 +11,8 @@ const CRATES: [(&str, &[&str]); 13] = [
     ("processes", &["rules"]),
     ("master-proto", &["diagnosis", "rules"]),
     ("probes", &["diagnosis", "processes", "rules", "stacks"]),
-    ("agent", &["diagnosis", "master-proto", "probes", "processes", "rules", "store"]),
-    ("master", &["diagnosis", "master-proto", "processes", "rules"]),
+    ("agent", &["diagnosis", "master-proto", "probes", "processes", "rules", "stacks", "store"]),
+    ("master", &["diagnosis", "master-proto", "processes", "rules", "stacks"]),
     ("launcher", &["agent", "diagnosis", "master", "master-proto", "probes", "processes", "rules"]),
     (
         "dlrover-diag",

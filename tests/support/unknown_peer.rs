@@ -208,6 +208,7 @@ impl UnknownPeer {
                 join_timeout_millis: 600_000,
                 require_uniform: false,
                 check: None,
+                hang: None,
             }),
             attributes: Some(pb::NodeAttributes { host_name: "stranger".to_owned(), ..Default::default() }),
             ..Default::default()

@@ -18,6 +18,8 @@ pub(crate) fn level(notice: &Notice) -> Level {
         | Notice::MasterAway { .. }
         | Notice::MasterDead { .. }
         | Notice::OutcomeUnknown { .. }
+        | Notice::Hang(_)
+        | Notice::RestartAfterHang { .. }
         | Notice::Fenced { .. } => Level::WARN,
         Notice::LocallyChecked(checked) if checked.fault.is_some() => Level::WARN,
         Notice::Stopping { .. }
@@ -55,6 +57,12 @@ pub(crate) fn fields(notice: &Notice) -> Map<String, Value> {
                 "is_restarted": matches!(then, RestartDecision::Restart { .. }),
             })
         }
+        Notice::Hang(hang) => json!({
+            "round": hang.round.0,
+            "idle_seconds": hang.idle.as_secs_f64(),
+            "sentence": hang.sentence,
+            "folder": hang.folder,
+        }),
         Notice::Assigned(assignment) => json!({
             "round": assignment.round.0,
             "node_rank": assignment.node_rank.0,

@@ -125,6 +125,12 @@ fn terms(run_id: String) -> pb::Terms {
         last_call_millis: 30_000,
         join_timeout_millis: 600_000,
         require_uniform: false,
+        hang: Some(pb::HangTerms {
+            timeout_millis: 300_000,
+            grace_millis: 1_800_000,
+            on_hang: pb::OnHang::Dump.into(),
+            ..pb::HangTerms::default()
+        }),
         check: Some(pb::CheckTerms {
             exclude_straggler: false,
             straggler_permille: 2000,

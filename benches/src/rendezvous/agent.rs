@@ -252,9 +252,14 @@ impl Agent {
                 return Ok(true);
             }
             Some(Payload::Refused(pb::Refused { reason })) => self.say(Event::Refused(reason)),
-            // There are no checks.
+            // There are no checks and no hangs.
             Some(
-                Payload::Check(_) | Payload::CancelCheck(_) | Payload::CheckOver(_) | Payload::Excluded(_),
+                Payload::Check(_)
+                | Payload::CancelCheck(_)
+                | Payload::CheckOver(_)
+                | Payload::Excluded(_)
+                | Payload::DumpStacks(_)
+                | Payload::Hang(_),
             ) => {}
             Some(Payload::Regroup(_) | Payload::Welcome(_) | Payload::Pending(_) | Payload::RootCause(_))
             | None => {}
@@ -327,6 +332,7 @@ fn request(number: usize, of: u32, secret: &NodeSecret) -> pb::JoinRequest {
             join_timeout_millis: 600_000,
             require_uniform: false,
             check: None,
+            hang: None,
         }),
         attributes: Some(pb::NodeAttributes {
             host_name: host.clone(),

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, io};
 use diagnosis::counted::counted;
 use rules::job_status::{JobPhase, JobStatus, NodeState, NodeStatus};
 
+use super::training;
 use crate::table::Table;
 
 /// Lines of a failed worker that are shown.
@@ -143,6 +144,7 @@ fn facts(status: &JobStatus) -> Vec<String> {
         sums.push(format!("--nnodes {range}"));
     }
     facts.push(sums.join(", "));
+    facts.extend(training::facts(status));
     if let Some(check) = &status.check {
         let healthy = check.nodes.iter().filter(|node| node.verdict == "healthy").count();
         let ago = duration(check.seconds_ago);
@@ -227,7 +229,7 @@ fn ranks(node: &NodeStatus) -> String {
 }
 
 /// `850 ms`, `12 s`, `3 m 20 s`, `2 h 5 m`, `3 d 4 h`.
-fn duration(seconds: f64) -> String {
+pub(super) fn duration(seconds: f64) -> String {
     if seconds < 1.0 {
         return format!("{:.0} ms", seconds * 1000.0);
     }
@@ -297,6 +299,7 @@ mod tests {
             accelerators: None,
             gpus: 0,
             broken_gpus: 0,
+            ranks: Vec::new(),
         }
     }
 
@@ -330,6 +333,7 @@ mod tests {
                 ),
                 last_lines: vec!["1".into(), "  File \"train.py\"".into(), "    raise".into(), "x".repeat(90)],
             }),
+            hang: None,
             check: Some(CheckStatus {
                 check: 0,
                 seconds_ago: 3990.0,

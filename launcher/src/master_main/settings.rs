@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use master::{HttpError, TaintConfig, TaintFileError, TopologyFileError, Web};
+use master::{HttpError, StacksConfig, TaintConfig, TaintFileError, TopologyFileError, Web};
 use master_proto::trust::{TlsFiles, Trust};
 use rules::{
     job::{HOST_TIMEOUT, OnGiveUp, Policy},
@@ -18,7 +18,7 @@ use crate::{
     invalid::Invalid,
     job_token::{self, JobTokenError},
     metrics_compat, open_job,
-    resolve::{LogPlan, log, permille, ports},
+    resolve::{LogPlan, hang, log, permille, ports},
 };
 
 /// Longer than any job, and within the range of every clock.
@@ -37,6 +37,8 @@ pub(super) struct Settings {
     pub(super) state_dir: Option<PathBuf>,
     pub(super) topology_file: Option<PathBuf>,
     pub(super) taints: TaintConfig,
+    /// Where the stacks of a hang are written.
+    pub(super) stacks: StacksConfig,
     /// Of --http.
     pub(super) http: Option<Web>,
     pub(super) trust: Trust,
@@ -151,6 +153,13 @@ impl Settings {
                 lease: Some(heartbeat_timeout),
             },
             timeout: Timeout { reconnect_grace, heartbeat_timeout: Some(heartbeat_timeout) },
+            stacks: StacksConfig {
+                // Without a folder of its own, where it was started.
+                folders: hang::folders(
+                    env,
+                    Some(file(&given.state_dir, env, None).unwrap_or_else(|| ".".into())),
+                ),
+            },
             state_dir: file(&given.state_dir, env, None),
             topology_file,
             taints: TaintConfig {

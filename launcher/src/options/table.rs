@@ -4,7 +4,13 @@ use super::{
     Kind::{Completion, Float, Help, Int, List, Pairs, Text, Version},
     OptionSpec, choice, count, option, prints, switch,
 };
-use crate::{metrics_compat::METRICS_COMPAT, resolve::log::FORMATS};
+use crate::{
+    metrics_compat::METRICS_COMPAT,
+    resolve::{
+        hang::{ON_HANG, PROGRESS},
+        log::FORMATS,
+    },
+};
 
 /// The section of the job master's options.
 pub(crate) const MASTER: &str = "Job master, where this launcher serves it (dlrover-master takes the same)";
@@ -115,6 +121,22 @@ super::options! {
              TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30]";
         PropagateExitCode = switch("propagate-exit-code"),
             "Exit with the code of the worker that failed first (128+N for signal N) instead of 1";
+    }
+    "Hangs" {
+        Progress = choice("progress", "HOW", PROGRESS).default("auto"),
+            "How workers show progress: auto, Python workers also count the optimizer steps of torch by themselves; \
+             declared, only what a script writes to DLROVER_PROGRESS_FILE counts (docs/progress.md)";
+        HangTimeout = option("hang-timeout", "SECONDS", Float).default("300"),
+            "The job hangs when no rank has finished a step for so long; the stacks of all ranks are taken then; 0: hangs \
+             are not watched for [env: XPU_TIMER_HANG_TIMEOUT]";
+        HangGrace = option("hang-grace", "SECONDS", Float).default("1800"),
+            "How long the first step, and a checkpoint, may take";
+        HangSource = option("hang-source", "LIST", Text).default("progress"),
+            "What counts as progress, with commas between: progress (what workers show by --progress), output (bytes that \
+             they write), cpu (CPU time that they use)";
+        OnHang = choice("on-hang", "WHAT", ON_HANG).default("dump"),
+            "What follows from a hang: dump (the stacks are written, and every node is told), restart (all workers; the \
+             named node uses one of its restarts), or exit (the job fails)";
     }
     "Output and logs" {
         LogDir = option("log-dir", "DIR", Text).of_torchrun(),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use master::{MpiOperatorLabels, TaintConfig};
+use master::{MpiOperatorLabels, StacksConfig, TaintConfig};
 use master_proto::trust::{TlsFiles, Token, Trust};
 use rules::{
     NodeId,
@@ -41,6 +41,8 @@ pub struct MasterPlan {
     pub topology_file: Option<PathBuf>,
     /// Where a master that is served here writes reports of network checks.
     pub taints: TaintConfig,
+    /// Where a master that is served here writes the stacks of a hang.
+    pub stacks: StacksConfig,
     /// Where a master that is served here serves its page and metrics, as it was given.
     pub http: Option<String>,
     /// What its page and metrics require; not the token that a job of this node alone makes up.
@@ -124,6 +126,7 @@ pub(super) fn resolve(
             key: TaintKey::parse(cli.text(Flag::TaintKey)?)
                 .ok_or_else(|| Invalid::TaintKey { given: cli.given(Flag::TaintKey) })?,
         },
+        stacks: StacksConfig::default(),
         http,
         http_token,
         mpi_operator: metrics_compat::labels(one_of(cli, Flag::MetricsCompat)?, None, env, host),

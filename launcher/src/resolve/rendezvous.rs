@@ -114,6 +114,7 @@ pub(super) fn resolve(
         join_timeout,
         require_uniform: cli.is_on(Flag::RequireUniform),
         check: None,
+        hang: None,
     };
     Ok(ResolvedRendezvous { rendezvous, serve_master, terms })
 }

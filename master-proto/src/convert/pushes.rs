@@ -63,6 +63,10 @@ impl From<Push> for Wire {
             Push::CancelCheck(at) => Self::CancelCheck(at.into()),
             Push::CheckOver { message } => Self::CheckOver(pb::CheckOver { summary: cut(message) }),
             Push::Excluded(exclusion) => Self::Excluded(exclusion.into()),
+            Push::DumpStacks { round, episode } => {
+                Self::DumpStacks(pb::DumpStacks { round: round.0, episode })
+            }
+            Push::Hang(notice) => Self::Hang(notice.into()),
         }
     }
 }
@@ -98,6 +102,10 @@ impl TryFrom<Wire> for Payload {
             Wire::CancelCheck(at) => Push::CancelCheck(at.into()),
             Wire::CheckOver(pb::CheckOver { summary }) => Push::CheckOver { message: summary },
             Wire::Excluded(excluded) => Push::Excluded(excluded.into()),
+            Wire::DumpStacks(pb::DumpStacks { round, episode }) => {
+                Push::DumpStacks { round: Round(round), episode }
+            }
+            Wire::Hang(hang) => Push::Hang(hang.into()),
         }))
     }
 }

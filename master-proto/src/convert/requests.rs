@@ -121,6 +121,7 @@ impl TryFrom<pb::Terms> for Terms {
             join_timeout: Duration::from_millis(wire.join_timeout_millis),
             require_uniform: wire.require_uniform,
             check: wire.check.map(TryInto::try_into).transpose()?,
+            hang: wire.hang.map(TryInto::try_into).transpose()?,
         })
     }
 }
@@ -136,6 +137,7 @@ impl From<Terms> for pb::Terms {
             join_timeout,
             require_uniform,
             check,
+            hang,
         } = terms;
         Self {
             run_id: run_id.0,
@@ -146,6 +148,7 @@ impl From<Terms> for pb::Terms {
             join_timeout_millis: millis(join_timeout),
             require_uniform,
             check: check.map(pb::CheckTerms::from),
+            hang: hang.map(pb::HangTerms::from),
         }
     }
 }

@@ -69,6 +69,7 @@ fn request(wish: Option<u32>) -> JoinRequest {
             join_timeout: Duration::from_secs(600),
             require_uniform: true,
             check: Some(check()),
+            hang: None,
         },
         attributes: NodeAttributes {
             host_name: "host-a".into(),

@@ -17,7 +17,7 @@ use prometheus_client::{
     registry::Registry,
 };
 use rules::job_status::{
-    CheckStatus, CheckedNodeStatus, Histogram, JobPhase, JobStatus, NodeState, NodeStatus,
+    CheckStatus, CheckedNodeStatus, Histogram, JobPhase, JobStatus, NodeState, NodeStatus, RankStatus,
 };
 
 use super::mpi_operator::{self, MpiOperatorLabels};
@@ -131,6 +131,11 @@ struct NodeLabel {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RankLabel {
+    rank: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct VerdictLabel {
     node: String,
     verdict: String,
@@ -237,6 +242,38 @@ fn by_node_rank(
     series.into_iter().map(|(rank, value)| (NodeLabel { node: rank.to_string() }, value))
 }
 
+/// The progress of ranks, and hangs.
+fn training_metrics(families: &mut Families<'_, '_>, status: &JobStatus) -> fmt::Result {
+    let ranks = || status.nodes.iter().flat_map(|node| &node.ranks);
+    let label = |rank: &RankStatus| RankLabel { rank: rank.rank.to_string() };
+    families.gauge(
+        "dlrover_rank_step",
+        "The last step that a rank has declared",
+        ranks().filter_map(|rank| Some((label(rank), float(rank.step?)))),
+    )?;
+    families.gauge(
+        "dlrover_rank_steps_per_second",
+        "Steps a second of a rank, over the last minute",
+        ranks().filter_map(|rank| Some((label(rank), rank.steps_per_second?))),
+    )?;
+    families.gauge(
+        "dlrover_rank_idle_seconds",
+        "How long ago a rank advanced last",
+        ranks().filter(|rank| rank.step.is_some()).map(|rank| (label(rank), rank.idle_seconds)),
+    )?;
+    let hang = status.hang.as_ref();
+    families.one_counter(
+        "dlrover_hangs",
+        "Times in which no rank advanced for the timeout (--hang-timeout)",
+        hang.map_or(0.0, |hang| f64::from(hang.count)),
+    )?;
+    families.one_gauge(
+        "dlrover_hanging",
+        "1 while no rank advances",
+        Some(f64::from(u8::from(hang.is_some_and(|hang| !hang.is_over)))),
+    )
+}
+
 /// A count as a number of Prometheus, which are all floating.
 #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
 fn float(count: u64) -> f64 {
@@ -321,6 +358,7 @@ impl Collector for Metrics {
             "From a failure or a loss to the next start of workers",
             &totals.failure_to_running,
         )?;
+        training_metrics(&mut families, status)?;
         if let Some(check) = &status.check {
             check_metrics(&mut families, check)?;
         }

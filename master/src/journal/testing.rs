@@ -40,6 +40,7 @@ pub(crate) fn joined(node: &str) -> Event {
             join_timeout: Duration::from_secs(600),
             require_uniform: false,
             check: None,
+            hang: None,
         },
         attributes: NodeAttributes::default(),
         after: None,

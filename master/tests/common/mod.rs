@@ -56,6 +56,7 @@ pub fn config(lines: &Arc<Lines>) -> MasterConfig {
     let lines = Arc::clone(lines);
     MasterConfig {
         taints: master::TaintConfig::default(),
+        stacks: master::StacksConfig::default(),
         policy: Policy {
             restart_count: 3,
             on_give_up: OnGiveUp::Replace,
@@ -199,6 +200,7 @@ pub fn terms(min_nodes: u32, max_nodes: u32) -> Terms {
         join_timeout: LIMIT,
         require_uniform: false,
         check: None,
+        hang: None,
     }
 }
 

@@ -7,14 +7,16 @@ use serde::{Deserialize, Serialize};
 use crate::{
     check_order::{CheckReport, CheckRound},
     fence::FenceTerms,
-    ids::{NodeId, NodeRank, Round},
+    ids::{NodeId, NodeRank, Rank, Round},
     liveness::LossCause,
     node::{JoinRequest, NodeName, Terms},
     push::Push,
     root_cause::{FailureDetail, RootCause},
     taint_report::TaintReport,
     topology::Topology,
+    training::{HangNotice, HangReport, HangVerdict},
     verdict::JobVerdict,
+    world::World,
 };
 use diagnosis::{gpus::Inventory, network_check::Probed};
 
@@ -94,6 +96,16 @@ pub enum Event {
     NodeLost { node: NodeId, cause: LossCause },
     /// A node has received the end of the job.
     EndAcknowledged { node: NodeId },
+    /// No rank of the round that runs has advanced for so long.
+    TrainingStalled { round: Round, idle: Duration },
+    /// A rank advances again.
+    TrainingAdvanced,
+    /// A rank makes fewer steps than its peers: their steps to its own, in thousandths.
+    SlowRank { rank: Rank, permille: u64 },
+    /// A node has sent the stacks of all its workers.
+    StacksSent { node: NodeId, episode: u32 },
+    /// What the stacks of all nodes say.
+    HangJudged { episode: u32, verdict: Box<HangVerdict> },
     /// The workers of lost nodes have ended, as follows from the last messages of those and others.
     WorkersGone { nodes: BTreeSet<NodeId> },
     /// The master was restarted from the journal.
@@ -115,6 +127,7 @@ impl Event {
             | Self::CheckProgressed { node, .. }
             | Self::WorkersFailed { node, .. }
             | Self::FailureDetailed { node, .. }
+            | Self::StacksSent { node, .. }
             | Self::NodeEnded { node, .. }
             | Self::EndAcknowledged { node } => Some(node),
             Self::Joined(request) | Self::Resumed { request, .. } => Some(&request.node_id),
@@ -122,6 +135,10 @@ impl Event {
             | Self::TopologyRead(_)
             | Self::NodeLost { .. }
             | Self::WorkersGone { .. }
+            | Self::TrainingStalled { .. }
+            | Self::TrainingAdvanced
+            | Self::SlowRank { .. }
+            | Self::HangJudged { .. }
             | Self::Restarted
             | Self::Deadline => None,
         }
@@ -182,6 +199,12 @@ pub enum Effect {
     Forget { node: NodeId },
     /// A node is lost: its stream is closed, so that it notices if it lives.
     HangUp { node: NodeId },
+    /// The stacks that nodes will send belong to this episode; those of earlier ones are of no use any more.
+    CollectStacks { episode: u32 },
+    /// Merge and write what was sent, and say what it means ([`Event::HangJudged`]). Ranks without stacks are part of it.
+    JudgeStacks { episode: u32, world: Box<World> },
+    /// A hang, for the operator.
+    ReportHang(Box<HangReport>),
     /// A line for the master's log.
     Log(Log),
     /// All nodes know how the job ended. Nothing follows.
@@ -290,6 +313,14 @@ pub enum Log {
     Proceeds { cut: String, nodes: u32 },
     /// What ended a round, in the words of the worker.
     RootCause(Box<RootCause>),
+    /// The job hangs.
+    Hang(HangNotice),
+    /// No rank advances because one of them writes a checkpoint.
+    HangHeld { idle: Duration, rank: Rank },
+    /// A rank advances again; none had for so long.
+    HangOver { idle: Duration },
+    /// A rank makes fewer steps than its peers.
+    SlowRank { rank: Rank, permille: u64 },
     /// A node is gone.
     Gone { node: NodeName, reason: String, losses: u32, limit: u32 },
     /// A round is over.
@@ -346,6 +377,17 @@ impl fmt::Display for Log {
                 if *nodes == 1 { "1 node trains".to_owned() } else { format!("{nodes} nodes train") }
             ),
             Self::RootCause(root_cause) => write!(f, "root cause: {root_cause}"),
+            Self::Hang(notice) => write!(f, "warning: {notice}"),
+            Self::HangHeld { idle, rank } => f.write_str(&super::hangs::held_message(*idle, *rank)),
+            Self::HangOver { idle } => {
+                write!(f, "training continues; no rank had finished a step for {} s", idle.as_secs())
+            }
+            Self::SlowRank { rank, permille } => write!(
+                f,
+                "warning: rank {rank} is slow in training: the median of the ranks makes {}.{:02} times as many steps",
+                permille / 1000,
+                permille % 1000 / 10
+            ),
             Self::Gone { node, reason, losses, limit } => {
                 write!(
                     f,

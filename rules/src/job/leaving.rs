@@ -48,7 +48,7 @@ impl Job {
                     }
                     None => reason,
                 };
-                self.first_failure = Some(first);
+                self.fails_first(first);
                 if gives_up && !follows {
                     return self.on_gave_up(now, node, reason);
                 }
@@ -60,11 +60,11 @@ impl Job {
                 if *round == failed && claims.values().any(|it| it == node) && !gives_up =>
             {
                 let why = Regroup::WorkersFailed { node: self.name_of(node), reason };
-                self.first_failure = Some(first);
+                self.fails_first(first);
                 self.regroup(now, why, Some(node))
             }
             Phase::Gathering { awaited, .. } if awaited.contains(node) => {
-                self.failed_earlier(node, first, &reason);
+                self.fails_too(node, first, reason.clone());
                 // The round was over before: notified again, in case the message was lost.
                 let why = Regroup::WorkersFailed { node: self.name_of(node), reason };
                 match gives_up {
@@ -74,9 +74,8 @@ impl Job {
             }
             // It follows from the one that ended the job, or precedes it. The node has yet to be told of that.
             Phase::Over { withheld_until: Some(_), verdict, .. } => {
-                let is_named = matches!(verdict, JobVerdict::Failed(JobFailure::Node { .. }));
-                if is_named && self.failed_earlier(node, first, &reason) {
-                    self.name_in_verdict(node, reason);
+                if matches!(verdict, JobVerdict::Failed(JobFailure::Node { .. })) {
+                    self.fails_too(node, first, reason);
                 }
                 Vec::new()
             }

@@ -13,7 +13,8 @@ use crate::{
 use diagnosis::{gpus::health::what_is_broken, moment::Moment, network_check::TestResult};
 
 impl Job {
-    /// What the job is doing; `master` is filled in by the shell.
+    /// What the job is doing; `master` is filled in by the shell, and the ranks by
+    /// [`crate::job_master::JobMaster::status`].
     #[must_use]
     pub fn status(&self, now: Moment) -> JobStatus {
         let history = &self.history;
@@ -47,6 +48,7 @@ impl Job {
                     .map(|it| it.detail.lines().to_vec())
                     .unwrap_or_default(),
             }),
+            hang: self.hang_status(now),
             check: history.check().map(|(at, report)| check_status(ago(at), report)),
             end: self.verdict().filter(|_| self.is_end_told()).map(|verdict| match verdict {
                 JobVerdict::Succeeded => {
@@ -135,6 +137,7 @@ impl Job {
                     broken_gpus: inventory.map_or(0, |it| {
                         count(it.gpus.iter().filter(|gpu| what_is_broken(gpu).is_some()).count())
                     }),
+                    ranks: Vec::new(),
                 }
             })
             .collect();

@@ -30,6 +30,13 @@ pub const DETAIL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Reports of failures that follow from each other were seen to pass each other within 10 ms on a busy host.
 pub(super) const EARLIER_TIMEOUT: Duration = Duration::from_millis(50);
 
+/// How long the end is withheld at least where the first failure lost a connection: the error of the peer that closed it
+/// is on its way. Python needs some 50 ms from an exception to the end of the process.
+pub(super) const CAUSE_TIMEOUT: Duration = Duration::from_millis(300);
+
+/// Failures of other nodes that are kept for a comparison.
+const MAX_LATER: usize = 64;
+
 /// A report is believed to be at most so late.
 const MAX_AGE: Duration = Duration::from_secs(2);
 
@@ -43,7 +50,11 @@ pub(super) struct FirstFailure {
     at: Moment,
     /// When it was reported.
     reported: Moment,
+    /// As its node reported it at once.
+    reason: String,
     detail: Detail,
+    /// The log of the master has it.
+    is_logged: bool,
 }
 
 /// What is known of a failure.
@@ -73,32 +84,72 @@ impl Job {
     ) -> FirstFailure {
         let detail = if has_detail { Detail::Awaited { until: now + DETAIL_TIMEOUT } } else { Detail::None };
         let at = Moment::new(now.since_start().saturating_sub(age.min(MAX_AGE)));
-        FirstFailure { node: self.name_of(node), round, gives_up, at, reported: now, detail }
+        FirstFailure {
+            node: self.name_of(node),
+            round,
+            gives_up,
+            at,
+            reported: now,
+            reason: String::new(),
+            detail,
+            is_logged: false,
+        }
     }
 
-    /// A failure that was reported later and was earlier takes the place of the one that ended the round. Returns
-    /// whether it does.
-    pub(super) fn failed_earlier(&mut self, node: &NodeId, failure: FirstFailure, reason: &str) -> bool {
-        let Some(first) = &mut self.first_failure else { return false };
-        let is_earlier = failure.round == first.round
-            && failure.node.node_id != first.node.node_id
-            && failure.at < first.at;
-        if !is_earlier || !self.node_ranks.contains_key(node) {
+    /// Workers of a node fail, and the round ends.
+    pub(super) fn fails_first(&mut self, failure: FirstFailure) {
+        self.later_failures.clear();
+        self.first_failure = Some(failure);
+    }
+
+    /// Workers of a node fail in a round that has ended with the failure of another one. That one may follow from this: if
+    /// this was earlier, or if that one lost a connection and this did not.
+    pub(super) fn fails_too(&mut self, node: &NodeId, failure: FirstFailure, reason: String) {
+        let Some(first) = &self.first_failure else { return };
+        let is_other = failure.round == first.round && failure.node.node_id != first.node.node_id;
+        if !is_other || !self.node_ranks.contains_key(node) {
+            return;
+        }
+        let mut failure = FirstFailure { reason, ..failure };
+        if failure.at < first.at {
+            // The end is withheld for the failure that was reported first, and no longer.
+            if let (Detail::Awaited { .. }, Detail::Awaited { until }) = (&failure.detail, &first.detail) {
+                failure.detail = Detail::Awaited { until: *until };
+            }
+            self.takes_first_place(failure);
+        } else if self.later_failures.len() < MAX_LATER {
+            self.later_failures.insert(node.clone(), failure);
+        }
+    }
+
+    fn takes_first_place(&mut self, failure: FirstFailure) {
+        let Some(first) = &mut self.first_failure else { return };
+        self.history.failed_earlier(failure.round, &failure.node, &failure.reason);
+        let (node, reason) = (failure.node.clone(), failure.reason.clone());
+        let replaced = std::mem::replace(first, FirstFailure { reported: first.reported, ..failure });
+        self.later_failures.remove(&node.node_id);
+        self.later_failures.insert(replaced.node.node_id.clone(), replaced);
+        self.name_in_verdict(node, reason);
+    }
+
+    /// Where the first failure lost a connection, the first of the others that has an error of its own is the cause.
+    /// Returns whether one is.
+    fn find_cause(&mut self) -> bool {
+        let known = self.first_failure.as_ref().map(|first| &first.detail);
+        if !matches!(known, Some(Detail::Known(detail)) if detail.is_consequence()) {
             return false;
         }
-        // The end is withheld for the failure that was reported first, and no longer.
-        let detail = match (failure.detail, &first.detail) {
-            (Detail::Awaited { .. }, Detail::Awaited { until }) => Detail::Awaited { until: *until },
-            (detail, _) => detail,
-        };
-        self.history.failed_earlier(failure.round, &failure.node, reason);
-        *first = FirstFailure { reported: first.reported, detail, ..failure };
+        let own_errors = self.later_failures.values().filter_map(|failure| match &failure.detail {
+            Detail::Known(detail) if detail.is_own_error() => Some(failure),
+            _ => None,
+        });
+        let Some(cause) = own_errors.min_by_key(|failure| failure.at).cloned() else { return false };
+        self.takes_first_place(cause);
         true
     }
 
     /// The job ends because of this node, after all.
-    pub(super) fn name_in_verdict(&mut self, node: &NodeId, reason: String) {
-        let name = self.name_of(node);
+    fn name_in_verdict(&mut self, name: NodeName, reason: String) {
         if let Phase::Over { verdict: JobVerdict::Failed(JobFailure::Node { node, reason: why }), .. } =
             &mut self.phase
         {
@@ -118,22 +169,50 @@ impl Job {
     ) -> Vec<Effect> {
         let Some(first) = &mut self.first_failure else { return Vec::new() };
         let is_of_it = first.node.node_id == *node && first.round == round;
-        if !is_of_it || matches!(first.detail, Detail::None | Detail::Known(_)) {
+        if !is_of_it {
+            let later = self.later_failures.get_mut(node).filter(|later| later.round == round);
+            if let Some(later) = later.filter(|later| matches!(later.detail, Detail::Awaited { .. })) {
+                later.detail = Detail::Known(Box::new(detail));
+            }
+            if !self.find_cause() {
+                return Vec::new();
+            }
+            let mut effects = self.log_root_cause();
+            effects.extend(self.release(now));
+            return effects;
+        }
+        if matches!(first.detail, Detail::None | Detail::Known(_)) {
             return Vec::new();
         }
-        let root_cause = RootCause { round, node: first.node.clone(), detail: detail.clone() };
+        let wait = if detail.is_consequence() { CAUSE_TIMEOUT } else { EARLIER_TIMEOUT };
         first.detail = Detail::Known(Box::new(detail));
-        let earlier_until = first.reported + EARLIER_TIMEOUT;
-        let mut effects = vec![Effect::Log(Log::RootCause(Box::new(root_cause)))];
+        let told_from = first.reported + wait;
+        let is_found = self.find_cause();
         match &mut self.phase {
             Phase::Over { withheld_until: Some(until), failed, .. }
-                if now < earlier_until && !failed.is_empty() =>
+                if now < told_from && !failed.is_empty() && !is_found =>
             {
-                *until = earlier_until;
+                *until = told_from;
+                Vec::new()
             }
-            _ => effects.extend(self.release(now)),
+            _ => {
+                let mut effects = self.log_root_cause();
+                effects.extend(self.release(now));
+                effects
+            }
         }
-        effects
+    }
+
+    /// The first failure, for the log, once its detail is known.
+    fn log_root_cause(&mut self) -> Vec<Effect> {
+        let Some(first) = self.first_failure.as_mut().filter(|first| !first.is_logged) else {
+            return Vec::new();
+        };
+        let Detail::Known(detail) = &first.detail else { return Vec::new() };
+        let root_cause =
+            RootCause { round: first.round, node: first.node.clone(), detail: (**detail).clone() };
+        first.is_logged = true;
+        vec![Effect::Log(Log::RootCause(Box::new(root_cause)))]
     }
 
     /// The stream of a node broke: nothing is withheld for it any more.
@@ -169,10 +248,13 @@ impl Job {
         if unaware.is_empty() {
             *until = None;
             let finish = Effect::Finish { verdict: verdict.clone() };
-            return self.notify_of_end_all(&failed).chain([finish]).collect();
+            let mut effects = self.log_root_cause();
+            effects.extend(self.notify_of_end_all(&failed).chain([finish]));
+            return effects;
         }
         *until = Some(now + FAREWELL);
-        let mut effects: Vec<Effect> = self.notify_of_end_all(&failed).collect();
+        let mut effects = self.log_root_cause();
+        effects.extend(self.notify_of_end_all(&failed));
         effects.extend(self.notify_all_of_end());
         effects
     }

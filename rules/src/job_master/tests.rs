@@ -42,6 +42,7 @@ fn joined(name: &str, min_nodes: u32, max_nodes: u32) -> Event {
             join_timeout: JOIN,
             require_uniform: false,
             check: None,
+            hang: None,
         },
         attributes: NodeAttributes::default(),
         after: None,

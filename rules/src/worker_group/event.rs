@@ -12,6 +12,7 @@ use crate::{
     job::{Claim, NodeEnd},
     notice::Notice,
     push::Push,
+    training::{HangTerms, Sample, TrainingReport},
     world::Assignment,
 };
 use diagnosis::{
@@ -37,6 +38,8 @@ pub struct Limits {
     pub has_accelerators: bool,
     /// The workers have a share of one of them.
     pub gpu_share: Option<ShareTerms>,
+    /// When the job counts as hanging; `None`: that is not watched.
+    pub hang: Option<HangTerms>,
 }
 
 /// An event of the node.
@@ -71,6 +74,8 @@ pub enum Event {
     GpuError { gpu: u32, code: u64 },
     /// The processes that use memory of accelerators.
     GpuMemory { uses: Vec<GpuUse> },
+    /// What the workers of this round have shown of their progress.
+    TrainingSampled { round: Round, samples: Vec<Sample> },
     /// A worker runs.
     WorkerStarted { round: Round, local_rank: LocalRank, pid: i32 },
     /// A worker ended. The OOM killer has killed so many processes of this cgroup by now; `None`: unknown.
@@ -142,6 +147,10 @@ pub enum Effect {
     /// Report to the master, and so to all nodes, that workers failed. `worker` is the one that failed first: what is
     /// known of it is gathered, and reported when it is there.
     ReportFailure { round: Round, reason: String, gives_up: bool, worker: Option<Box<WorkerFailure>> },
+    /// Report the progress of the workers. Not worth a retry: it is reported again when the master is back.
+    ReportTraining { report: TrainingReport },
+    /// Take the stacks of the workers of this assignment, and send them to the master.
+    DumpStacks { assignment: Assignment, episode: u32 },
     /// Acknowledge the end of the job.
     AcknowledgeEnd,
     /// Make folders, files and pipes for the workers of this round.

@@ -83,6 +83,7 @@ impl WorkerGroup {
             State::Leaving { outcome, .. } => self.end_of(outcome).map(|end| Effect::ReportEnd { end }),
             State::Joining { .. } | State::AwaitingRootCause { .. } | State::Done => None,
         });
+        effects.extend(self.report_training_again(now));
         effects
     }
 

@@ -1,7 +1,7 @@
 //! The events that arrive too late to matter.
 
 use super::{Event, State, WorkerGroup};
-use crate::push::Push;
+use crate::{push::Push, training::HangNotice};
 
 impl WorkerGroup {
     /// Whether it is a late message of a round that is over, or one that the present state has no use for.
@@ -10,7 +10,9 @@ impl WorkerGroup {
             Event::Prepared { round, .. } | Event::CannotPrepare { round, .. } => {
                 (*round, matches!(self.state, State::Preparing(_)))
             }
-            Event::CannotStart { round, .. } => (*round, matches!(self.state, State::Running(_))),
+            Event::CannotStart { round, .. } | Event::TrainingSampled { round, .. } => {
+                (*round, matches!(self.state, State::Running(_)))
+            }
             Event::Pushed(Push::Regroup { round, is_secondary, .. })
                 if matches!(self.state, State::Joining { .. }) =>
             {
@@ -26,6 +28,9 @@ impl WorkerGroup {
             Event::Pushed(Push::Seat(assignment)) => {
                 let is_new = self.last.as_ref().is_none_or(|last| last.round < assignment.round);
                 return !is_new || !matches!(self.state, State::Joining { .. });
+            }
+            Event::Pushed(Push::DumpStacks { round, .. } | Push::Hang(HangNotice { round, .. })) => {
+                (*round, matches!(self.state, State::Running(_) | State::Stopping { .. }))
             }
             Event::Pushed(
                 Push::Refused { .. } | Push::Excluded(_) | Push::RootCause(_) | Push::JobEnd(_),

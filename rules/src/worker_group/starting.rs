@@ -1,6 +1,8 @@
 //! The start of a round on this node: it joins, is assigned its ranks, and starts its workers.
 
-use super::{Effect, State, WorkerGroup, local_workers::LocalWorkers, master::MasterStream};
+use super::{
+    Effect, State, WorkerGroup, local_workers::LocalWorkers, master::MasterStream, training::Training,
+};
 use crate::{
     ids::{Attempt, LocalRank, Round},
     notice::Notice,
@@ -57,7 +59,9 @@ impl WorkerGroup {
         match std::mem::replace(&mut self.state, State::Joining { since: now }) {
             State::Preparing(mut workers) => {
                 workers.oom_kills = oom_kills;
-                self.start_watch = StartWatch::new(now, workers.assignment.local_world_size);
+                let count = workers.assignment.local_world_size;
+                self.start_watch = StartWatch::new(now, count);
+                self.training = Training::new(now, count);
                 self.state = State::Running(workers);
                 vec![Effect::Spawn { round }]
             }

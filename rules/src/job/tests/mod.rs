@@ -8,6 +8,7 @@ mod checking;
 mod ending;
 mod failures;
 mod growth;
+mod hangs;
 mod inventory;
 mod placement;
 mod promises;
@@ -61,6 +62,7 @@ fn terms(min_nodes: u32, max_nodes: u32) -> Terms {
         join_timeout: JOIN,
         require_uniform: false,
         check: None,
+        hang: None,
     }
 }
 

@@ -4,7 +4,10 @@ use super::*;
 use crate::{
     failure::{ExitCause, WorkerFailure},
     ids::{LocalRank, Rank},
-    job::{FAREWELL, withheld::EARLIER_TIMEOUT},
+    job::{
+        FAREWELL,
+        withheld::{CAUSE_TIMEOUT, EARLIER_TIMEOUT},
+    },
     job_status::JobPhase,
     last_lines::Output,
     root_cause::{FailureDetail, RootCause},
@@ -273,9 +276,12 @@ fn the_end_is_withheld_for_a_moment_because_an_earlier_failure_may_be_reported()
     let mut test = Test::running(fail_job(), terms(3, 3), &["a", "b", "c"]);
     assert_eq!(test.at(10).workers_break("b", 0, true), [forget("b")]);
     let root = root_cause("b", 1, 0);
-    assert_eq!(test.tell("b", 0, "boom"), [known(&root)]);
+    assert_eq!(test.tell("b", 0, "boom"), []);
     assert_eq!(test.job.deadline(), Some(Moment::at_secs(10) + EARLIER_TIMEOUT));
-    assert_eq!(test.due(), all([ended(&["b"], &of("b", 1)), ended_by(&["a", "c"], &root, &of("b", 1))]));
+    assert_eq!(
+        test.due(),
+        all([vec![known(&root)], ended(&["b"], &of("b", 1)), ended_by(&["a", "c"], &root, &of("b", 1))])
+    );
 }
 
 #[test]
@@ -285,9 +291,12 @@ fn the_earliest_failure_is_the_root_cause_whichever_is_reported_first() {
     assert_eq!(test.workers_broke("c", 0, true, 4), []);
     assert_eq!(test.tell("b", 0, "connection closed by peer"), [], "it follows from that of c");
     let root = root_cause("c", 2, 0);
-    assert_eq!(test.tell("c", 0, "boom"), [known(&root)]);
+    assert_eq!(test.tell("c", 0, "boom"), []);
     let told = ended_by(&["a"], &root, &of("c", 2));
-    assert_eq!(test.due(), all([ended_by(&["b"], &root, &of("c", 2)), told, ended(&["c"], &of("c", 2))]));
+    assert_eq!(
+        test.due(),
+        all([vec![known(&root)], ended_by(&["b"], &root, &of("c", 2)), told, ended(&["c"], &of("c", 2))])
+    );
     let status = test.job.status(test.now);
     assert_eq!(status.last_failure.unwrap().last_lines, ["boom"]);
     assert_eq!(status.rounds[0].ended, status.end.map(|end| format!("the job failed: {}", end.message)));
@@ -300,8 +309,8 @@ fn a_failure_takes_no_place_by_a_lie() {
     assert_eq!(test.workers_broke("c", 0, true, 60_000), [], "an age is believed up to 2 s");
     assert_eq!(test.workers_broke("c", 7, true, 2000), [], "of another round");
     assert_eq!(test.workers_broke("z", 0, true, 2000), [], "no member");
-    let root = root_cause("b", 1, 0);
-    assert_eq!(test.tell("b", 0, "boom"), [known(&root)]);
+    assert_eq!(test.tell("b", 0, "boom"), []);
+    assert_eq!(test.due()[0], known(&root_cause("b", 1, 0)));
 }
 
 #[test]
@@ -311,6 +320,48 @@ fn the_earliest_failure_is_the_root_cause_of_a_restart_too() {
     assert_eq!(test.at(10).workers_broke("b", 0, false, 1), regrouped(0, &["a"], &why));
     assert_eq!(test.workers_broke("a", 0, false, 5), []);
     assert_eq!(test.tell("b", 0, "connection closed by peer"), []);
+    assert_eq!(test.tell("a", 0, "boom"), [known(&root_cause("a", 0, 0))]);
+    assert_eq!(test.job.status(test.now).last_failure.unwrap().last_lines, ["boom"]);
+}
+
+const LOST: &str = "ConnectionResetError: [Errno 104] Connection reset by peer";
+
+#[test]
+fn a_rank_that_lost_a_connection_is_not_the_root_cause_where_its_peer_has_an_error() {
+    // Whichever detail comes first.
+    for order in [["b", "c"], ["c", "b"]] {
+        let mut test = Test::running(fail_job(), terms(3, 3), &["a", "b", "c"]);
+        let _withheld = test.at(10).workers_break("b", 0, true);
+        assert_eq!(test.workers_break("c", 0, true), [], "it fails later: Python takes its time to exit");
+        let root = root_cause("c", 2, 0);
+        let mut effects = Vec::new();
+        for name in order {
+            effects.extend(test.tell(name, 0, if name == "b" { LOST } else { "boom" }));
+        }
+        let told = [ended_by(&["b", "a"], &root, &of("c", 2)), ended(&["c"], &of("c", 2))];
+        assert_eq!(effects, all([vec![known(&root)], told.concat()]), "{order:?}");
+    }
+}
+
+#[test]
+fn the_error_of_a_peer_is_waited_for_for_a_moment() {
+    let mut test = Test::running(fail_job(), terms(3, 3), &["a", "b", "c"]);
+    let _withheld = test.at(10).workers_break("b", 0, true);
+    assert_eq!(test.tell("b", 0, LOST), []);
+    assert_eq!(test.job.deadline(), Some(Moment::at_secs(10) + CAUSE_TIMEOUT));
+    assert_eq!(test.workers_break("c", 0, true), []);
+    assert_eq!(test.tell("c", 0, LOST), [], "it lost one, too");
+    let effects = test.due();
+    let Effect::Log(Log::RootCause(named)) = &effects[0] else { panic!("{effects:?}") };
+    assert_eq!(named.node.node_id, id("b"), "nothing better is known");
+}
+
+#[test]
+fn the_status_of_a_restart_names_the_peer_with_an_error() {
+    let mut test = Test::running(policy(), terms(2, 2), &["a", "b"]);
+    let _regrouped = test.at(10).workers_break("b", 0, false);
+    assert_eq!(test.workers_break("a", 0, false), []);
+    assert_eq!(test.tell("b", 0, LOST).len(), 1, "it is the first so far");
     assert_eq!(test.tell("a", 0, "boom"), [known(&root_cause("a", 0, 0))]);
     assert_eq!(test.job.status(test.now).last_failure.unwrap().last_lines, ["boom"]);
 }

@@ -34,6 +34,7 @@ fn limits(max_restarts: u32) -> Limits {
         check: None,
         has_accelerators: false,
         gpu_share: None,
+        hang: None,
     }
 }
 

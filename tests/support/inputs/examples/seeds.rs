@@ -219,6 +219,7 @@ fn terms(nodes: u32, check: Option<CheckTerms>) -> Terms {
         join_timeout: Duration::from_secs(600),
         require_uniform: false,
         check,
+        hang: None,
     }
 }
 

@@ -155,7 +155,11 @@ impl World {
                     self.subscribed.remove(&node);
                     continue;
                 }
-                Effect::ReadTopology | Effect::Finish { .. } => continue,
+                Effect::ReadTopology
+                | Effect::CollectStacks { .. }
+                | Effect::JudgeStacks { .. }
+                | Effect::ReportHang(_)
+                | Effect::Finish { .. } => continue,
             };
             self.say(Some(push));
         }

@@ -411,6 +411,11 @@ fn charges(event: &Event) -> bool {
         | Event::NodeEnded { .. }
         | Event::EndAcknowledged { .. }
         | Event::WorkersGone { .. }
+        | Event::TrainingStalled { .. }
+        | Event::TrainingAdvanced
+        | Event::SlowRank { .. }
+        | Event::StacksSent { .. }
+        | Event::HangJudged { .. }
         | Event::Restarted => false,
     }
 }

@@ -341,7 +341,11 @@ impl Simulation {
                     self.after(wait, Action::TopologyRead { incarnation, is_readable: !fails });
                 }
             }
-            Effect::Forget { .. } => {}
+            // The simulated jobs are not watched for hangs.
+            Effect::Forget { .. }
+            | Effect::CollectStacks { .. }
+            | Effect::JudgeStacks { .. }
+            | Effect::ReportHang(_) => {}
             Effect::Log(log) => self.report.log.push(log.to_string()),
             Effect::Finish { verdict } => {
                 self.report.verdict = Some(verdict);

@@ -106,6 +106,7 @@ impl Simulation {
             check: self.plan.terms.check.as_ref().map(|check| check.reuse_for),
             has_accelerators: slot % 2 == 1,
             gpu_share: None,
+            hang: None,
         };
         let is_first = self.lives.iter().all(|other| other.slot != slot);
         self.lives.push(Life {
@@ -216,6 +217,8 @@ impl Simulation {
                 let request = self.request(life, None, None);
                 self.send(life, JobEvent::Resumed { request, claim });
             }
+            // The simulated jobs are not watched for hangs.
+            Effect::ReportTraining { .. } | Effect::DumpStacks { .. } => {}
             Effect::TakeInventory => self.take_inventory(life),
             Effect::WatchGpus { .. } => {
                 let wait = self.prng.millis(1, 5000);

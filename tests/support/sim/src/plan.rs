@@ -157,6 +157,7 @@ impl Plan {
                 join_timeout: Duration::from_secs(60),
                 require_uniform: false,
                 check: None,
+                hang: None,
             },
             policy: Policy {
                 restart_count: 3,

@@ -70,6 +70,7 @@ impl Scene {
                 join_timeout: Duration::from_secs(60),
                 require_uniform: false,
                 check: None,
+                hang: None,
             },
             attributes: NodeAttributes::default(),
             after: after.map(Round),

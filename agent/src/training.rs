@@ -1,0 +1,230 @@
+//! The progress of this node's workers, sampled; and their stacks, taken when the job master orders them.
+
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+    future,
+    time::{Duration, Instant},
+};
+
+use master_proto::convert::{MAX_STACKS_PART, StacksPart};
+use probes::{ProbeProgram, StackTarget, StacksPlan, take_stacks};
+use processes::tree;
+use rules::{
+    LocalRank, NodeId, Rank, Round,
+    training::{HangTerms, Sample},
+    worker_group::Event,
+    world::Assignment,
+};
+use stacks::{RankDump, Thread};
+use tokio::{sync::mpsc::UnboundedSender, time::sleep_until};
+use tracing::warn;
+
+use crate::{
+    master_link::ToMaster,
+    progress::{ProgressFiles, activity},
+};
+
+/// How long the stacks of this node may take. Shorter than the master waits for them: [`rules::job::DUMP_TIMEOUT`].
+const DUMP_LIMIT: Duration = Duration::from_secs(8);
+
+/// Bytes of one rank's stacks. More are not accepted.
+const MAX_RANK_BYTES: usize = 1 << 20;
+
+/// Watches the workers of the present generation.
+#[derive(Debug)]
+pub(crate) struct TrainingSampler {
+    terms: Option<HangTerms>,
+    /// Python workers count their steps by themselves.
+    counts_steps: bool,
+    files: Option<ProgressFiles>,
+    round: Option<Round>,
+    pids: BTreeMap<LocalRank, i32>,
+    steps: BTreeMap<LocalRank, u64>,
+    next: Option<Instant>,
+}
+
+impl TrainingSampler {
+    pub(crate) fn new(terms: Option<HangTerms>, counts_steps: bool) -> Self {
+        Self {
+            terms,
+            counts_steps,
+            files: None,
+            round: None,
+            pids: BTreeMap::new(),
+            steps: BTreeMap::new(),
+            next: None,
+        }
+    }
+
+    /// Makes the files of the next generation, and returns the variables of its workers by local rank. Without room for
+    /// files in memory, workers show no progress and run all the same.
+    pub(crate) fn prepare(
+        &mut self,
+        workers: u32,
+        python_path: Option<&OsStr>,
+    ) -> Vec<Vec<(&'static str, OsString)>> {
+        self.next = None;
+        if self.terms.is_none() {
+            return Vec::new();
+        }
+        let made = match &mut self.files {
+            Some(files) => files.reset(),
+            None => ProgressFiles::new(workers).map(|files| self.files = Some(files)),
+        };
+        if let Err(error) = made {
+            warn!(%error, "cannot make the files by which workers show progress; hangs are not detected on this node");
+            self.files = None;
+        }
+        let Some(files) = &self.files else { return Vec::new() };
+        let environment = |rank| files.environment(LocalRank(rank), self.counts_steps, python_path);
+        (0..workers).map(environment).collect()
+    }
+
+    /// The workers of this round are being started.
+    pub(crate) fn begin(&mut self, round: Round) {
+        self.round = Some(round);
+        self.pids.clear();
+        self.steps.clear();
+        self.schedule();
+    }
+
+    pub(crate) fn started(&mut self, local_rank: LocalRank, pid: i32) {
+        self.pids.insert(local_rank, pid);
+    }
+
+    pub(crate) fn ended(&mut self, local_rank: LocalRank) {
+        self.pids.remove(&local_rank);
+    }
+
+    /// The workers of the round are gone.
+    pub(crate) fn end(&mut self) {
+        (self.round, self.next) = (None, None);
+        self.pids.clear();
+    }
+
+    fn schedule(&mut self) {
+        let interval = self.terms.as_ref().filter(|_| self.files.is_some()).map(HangTerms::sample_interval);
+        self.next = interval.map(|interval| Instant::now() + interval);
+    }
+
+    /// Waits until the next sample is due. Cancel-safe.
+    pub(crate) async fn due(next: Option<Instant>) {
+        match next {
+            Some(next) => sleep_until(next.into()).await,
+            None => future::pending().await,
+        }
+    }
+
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.next
+    }
+
+    /// Takes a sample: a few system calls for each worker, none of which waits.
+    pub(crate) fn sample(&mut self) -> Option<Event> {
+        self.schedule();
+        let (round, sources) = (self.round?, self.terms.as_ref()?.sources);
+        let watches_others = sources.output || sources.cpu;
+        let mut samples = Vec::new();
+        for told in self.files.as_mut()?.sample() {
+            let pid = self.pids.get(&told.local_rank).and_then(|pid| u32::try_from(*pid).ok());
+            let activity = pid.filter(|_| watches_others).and_then(activity);
+            if let Some(step) = told.step {
+                self.steps.insert(told.local_rank, step);
+            }
+            samples.push(Sample {
+                local_rank: told.local_rank,
+                step: told.step,
+                changes: told.changes,
+                busy: told.busy_with,
+                written: activity.map(|activity| activity.written_bytes),
+                cpu: activity.map(|activity| activity.cpu_ticks),
+            });
+        }
+        Some(Event::TrainingSampled { round, samples })
+    }
+
+    /// Takes the stacks of all workers of the assignment and sends them to the master, in a task of its own.
+    pub(crate) fn dump(
+        &self,
+        assignment: &Assignment,
+        episode: u32,
+        (node, host, launcher_id): (NodeId, &str, String),
+        messages: UnboundedSender<ToMaster>,
+    ) {
+        let (mut targets, mut gone) = (Vec::new(), Vec::new());
+        let world_size = assignment.world_size;
+        for local_rank in (0..assignment.local_world_size).map(LocalRank) {
+            let rank = assignment.first_rank + local_rank.0;
+            let Some(pid) = self.pids.get(&local_rank).copied() else {
+                gone.push(RankDump { host: host.to_owned(), ..RankDump::gone(rank, world_size) });
+                continue;
+            };
+            targets.push(StackTarget {
+                rank,
+                world_size,
+                pid: pid.unsigned_abs(),
+                started: tree::process(pid).map(|process| process.started),
+                step: self.steps.get(&local_rank).copied(),
+                host: host.to_owned(),
+            });
+        }
+        let program = ProbeProgram { launcher_id: Some(launcher_id), ..ProbeProgram::default() };
+        tokio::spawn(async move {
+            let plan = StacksPlan { targets, native: true, limit: DUMP_LIMIT, program };
+            let mut dumps = take_stacks(plan).await;
+            dumps.extend(gone);
+            for part in parts(&dumps, &node, episode) {
+                let _ended = messages.send(ToMaster::Stacks(part));
+            }
+        });
+    }
+}
+
+/// The documents of all ranks in parts that a request has room for; at least one part.
+fn parts(dumps: &[RankDump], node: &NodeId, episode: u32) -> Vec<StacksPart> {
+    let mut parts = Vec::new();
+    for dump in dumps {
+        let document = document(dump);
+        let pieces = document.chunks(MAX_STACKS_PART);
+        let count = pieces.len();
+        parts.extend(pieces.enumerate().map(|(place, piece)| StacksPart {
+            node: node.clone(),
+            episode,
+            rank: Rank(dump.rank),
+            document: piece.to_vec(),
+            is_last: place + 1 == count,
+            is_all: false,
+        }));
+    }
+    if let Some(last) = parts.last_mut() {
+        last.is_all = true;
+    }
+    parts
+}
+
+/// A rank's document in a size that is accepted: without threads other than the main one, if need be.
+fn document(dump: &RankDump) -> Vec<u8> {
+    let whole = dump.to_json().into_bytes();
+    if whole.len() <= MAX_RANK_BYTES {
+        return whole;
+    }
+    let first = |threads: &[Thread]| {
+        let main = threads.iter().find(|thread| thread.name == "MainThread").or(threads.first());
+        main.cloned().into_iter().collect()
+    };
+    let mut notes = dump.notes.clone();
+    notes.push("other threads were left out, since the stacks of this rank have over 1 MiB".to_owned());
+    let small = RankDump { python: first(&dump.python), native: first(&dump.native), notes, ..dump.clone() };
+    let small = small.to_json().into_bytes();
+    if small.len() <= MAX_RANK_BYTES {
+        return small;
+    }
+    let why = "the stacks of this rank have over 1 MiB";
+    RankDump { host: dump.host.clone(), ..RankDump::unread(dump.rank, dump.world_size, why) }
+        .to_json()
+        .into_bytes()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,176 @@
+//! The stacks of a hang: collects what nodes send, merges it, writes it, and says what it means. Merging and writing are
+//! done on a thread: the folder may be on a file server.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use master_proto::convert::StacksPart;
+use processes::run_blocking;
+use rules::{
+    NodeId, Rank, chain,
+    job::Event,
+    training::{HangVerdict, Suspect},
+    world::World,
+};
+use stacks::{RankDump, Verdict, dump_name::DumpName, saving::is_saving};
+use tokio::{sync::mpsc, time::timeout};
+use tracing::warn;
+
+use crate::{file_replacement::replace_file, job_loop::Command};
+
+/// Bytes of one rank's stacks. A rank with a few hundred threads takes less.
+const MAX_RANK_BYTES: usize = 1 << 20;
+
+/// Bytes of all ranks' stacks.
+const MAX_BYTES: usize = 512 << 20;
+
+/// How long merging and writing may take. Shorter than the job waits for it.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The suspects that a verdict lists.
+const MAX_SUSPECTS: usize = 256;
+
+/// Where stacks are written: the first of these folders in which files can be made.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StacksConfig {
+    pub folders: Vec<PathBuf>,
+}
+
+/// Collects the stacks of one episode.
+#[derive(Debug)]
+pub(crate) struct StackCollector {
+    config: StacksConfig,
+    episode: u32,
+    ranks: BTreeMap<Rank, Collected>,
+    bytes: usize,
+    to: mpsc::WeakSender<Command>,
+}
+
+/// What has been sent of one rank.
+#[derive(Debug)]
+struct Collected {
+    node: NodeId,
+    document: Vec<u8>,
+    is_complete: bool,
+}
+
+impl StackCollector {
+    pub(crate) fn new(config: StacksConfig, to: mpsc::WeakSender<Command>) -> Self {
+        Self { config, episode: 0, ranks: BTreeMap::new(), bytes: 0, to }
+    }
+
+    /// Begins an episode.
+    pub(crate) fn begin(&mut self, episode: u32) {
+        (self.episode, self.bytes) = (episode, 0);
+        self.ranks.clear();
+    }
+
+    /// Takes a part of a member's stacks. What is beyond the limits is left out.
+    pub(crate) fn add(&mut self, part: StacksPart) {
+        let StacksPart { node, episode, rank, document, is_last, .. } = part;
+        if episode != self.episode {
+            return;
+        }
+        let new = || Collected { node: node.clone(), document: Vec::new(), is_complete: false };
+        let collected = self.ranks.entry(rank).or_insert_with(new);
+        let has_room = collected.document.len() + document.len() <= MAX_RANK_BYTES
+            && self.bytes + document.len() <= MAX_BYTES;
+        if collected.node != node || collected.is_complete || !has_room {
+            return;
+        }
+        self.bytes += document.len();
+        collected.document.extend(document);
+        collected.is_complete = is_last;
+    }
+
+    /// Merges and writes what was sent; [`Event::HangJudged`] follows.
+    pub(crate) fn judge(&mut self, episode: u32, world: World) {
+        let ranks = if episode == self.episode { std::mem::take(&mut self.ranks) } else { BTreeMap::new() };
+        self.bytes = 0;
+        let (to, folders) = (self.to.clone(), self.config.folders.clone());
+        tokio::spawn(async move {
+            let judging = run_blocking(move || judge(ranks, &world, &folders));
+            let verdict = match timeout(WRITE_TIMEOUT, judging).await {
+                Ok(Ok(verdict)) => verdict,
+                Ok(Err(error)) => unknown(&format!("the stacks could not be merged: {error}")),
+                Err(_) => unknown("the folder of the stacks did not answer in time"),
+            };
+            if let Some(to) = to.upgrade() {
+                let judged = Event::HangJudged { episode, verdict: Box::new(verdict) };
+                let _over = to.send(Command::HangJudged(judged)).await;
+            }
+        });
+    }
+}
+
+fn unknown(why: &str) -> HangVerdict {
+    HangVerdict { sentence: why.to_owned(), suspects: Vec::new(), saving: None, folder: String::new() }
+}
+
+fn judge(mut ranks: BTreeMap<Rank, Collected>, world: &World, folders: &[PathBuf]) -> HangVerdict {
+    let world_size = world.members.iter().map(|member| member.local_world_size).sum();
+    let mut dumps = Vec::new();
+    let mut first = 0;
+    for member in &world.members {
+        for rank in first..first + member.local_world_size {
+            // A node speaks for its own ranks only.
+            let sent = ranks.remove(&Rank(rank)).filter(|sent| sent.node == member.node_id);
+            dumps.push(dump(sent, DumpName { rank, world_size }, &member.host_name));
+        }
+        first += member.local_world_size;
+    }
+    let verdict = Verdict::of(&dumps);
+    let saving = dumps.iter().find(|dump| is_saving(dump)).map(|dump| Rank(dump.rank));
+    let folder = write(&dumps, folders);
+    let suspects = verdict
+        .suspects
+        .iter()
+        .take(MAX_SUSPECTS)
+        .map(|(rank, reason)| Suspect { rank: Rank(*rank), reason: reason.to_string() });
+    HangVerdict { sentence: verdict.headline, suspects: suspects.collect(), saving, folder }
+}
+
+/// A rank's dump, or why there is none.
+fn dump(sent: Option<Collected>, name: DumpName, host: &str) -> RankDump {
+    let DumpName { rank, world_size } = name;
+    let unread = |why: String| RankDump { host: host.to_owned(), ..RankDump::unread(rank, world_size, why) };
+    match sent {
+        None => unread("its node sent no stacks in time".to_owned()),
+        Some(Collected { is_complete: false, .. }) => unread("its node sent a part of its stacks".to_owned()),
+        Some(Collected { document, .. }) => match stacks::read(&name.to_string(), &document) {
+            Ok(dump) => dump.bounded(),
+            Err(error) => unread(format!("the stacks that its node sent cannot be used: {}", chain(&error))),
+        },
+    }
+}
+
+/// Writes the files; returns the folder, which is empty when none could be used.
+fn write(dumps: &[RankDump], folders: &[PathBuf]) -> String {
+    for folder in folders {
+        match write_to(dumps, folder) {
+            Ok(()) => return folder.to_string_lossy().into_owned(),
+            Err(error) => warn!(folder = %folder.display(), %error, "cannot write stacks there"),
+        }
+    }
+    String::new()
+}
+
+fn write_to(dumps: &[RankDump], folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    let own = dumps.iter().map(|dump| (dump.name().to_string(), dump.to_json()));
+    for (name, content) in own.chain(stacks::files(dumps)) {
+        // Several jobs may share the folder, and it may be on a file server.
+        let temporary = folder.join(format!(".{name}.{}", std::process::id()));
+        let write = |file: &mut File| file.write_all(content.as_bytes());
+        replace_file(&folder.join(&name), &temporary, 0o644, write, || {})?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
