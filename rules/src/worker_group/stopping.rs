@@ -55,7 +55,8 @@ impl WorkerGroup {
                 let until = *told + ROOT_CAUSE_TIMEOUT;
                 let failures = std::mem::take(&mut workers.failures);
                 let ended_before = std::mem::take(&mut workers.ended_before);
-                let failure = GroupFailure { attempt: self.attempt, failures, ended_before };
+                let has_oom_counter = workers.has_oom_counter;
+                let failure = GroupFailure { attempt: self.attempt, failures, ended_before, has_oom_counter };
                 let outcome = Outcome::Failed(Failure::Workers(failure));
                 if now >= until || self.cannot_start.is_some() || self.end_noted || !self.link.is_up() {
                     return self.leave(now, outcome);
