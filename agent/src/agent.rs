@@ -451,7 +451,7 @@ impl Agent {
     /// all the same.
     fn report_detail(&self, round: Round, worker: WorkerFailure) {
         let messages = self.master.messages.clone();
-        let left = self.generation.as_ref().and_then(|generation| generation.left_by(worker.local_rank));
+        let left = self.generation.as_ref().and_then(|generation| generation.output_of(worker.local_rank));
         tokio::spawn(async move {
             let detail = Box::new(evidence::detail_of(worker, left).await);
             let _ended = messages.send(ToMaster::Detail { round, detail });

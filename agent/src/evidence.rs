@@ -12,7 +12,7 @@ use tracing::warn;
 
 use crate::{
     error_file,
-    logs::{GenerationLogs, LeftBy},
+    logs::{GenerationLogs, WorkerOutput},
     report::WorkerEvidence,
 };
 use processes::run_blocking;
@@ -38,17 +38,17 @@ pub async fn gather(
             BTreeMap::new()
         }
         Err(_) => {
-            warn!("the log folder did not answer in time; error files were not read");
+            warn!("the log directory did not answer in time; error files were not read");
             BTreeMap::new()
         }
     }
 }
 
 fn of_one(generation: &GenerationLogs, local_rank: LocalRank) -> WorkerEvidence {
-    generation.left_by(local_rank).map(|left| read(&left)).unwrap_or_default()
+    generation.output_of(local_rank).map(|left| read(&left)).unwrap_or_default()
 }
 
-fn read(left: &LeftBy) -> WorkerEvidence {
+fn read(left: &WorkerOutput) -> WorkerEvidence {
     let path = &left.error_file;
     let error_file = if path.as_os_str().is_empty() { None } else { error_file::read(path).transpose() };
     WorkerEvidence {
@@ -62,18 +62,18 @@ fn read(left: &LeftBy) -> WorkerEvidence {
 
 /// How long the output of a worker that has failed is read before the master is told what it said: a process that it
 /// has started may hold its pipes open.
-const LAST_WORDS: Duration = Duration::from_millis(300);
+const OUTPUT_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// How long all of that may take. The master withholds the end of the job for a little longer:
 /// [`rules::job::DETAIL_TIMEOUT`].
 const DETAIL: Duration = Duration::from_millis(800);
 
 /// What is known of a worker that has failed, for the other nodes: without what cannot be read in time.
-pub(crate) async fn detail_of(failure: WorkerFailure, left: Option<LeftBy>) -> FailureDetail {
+pub(crate) async fn detail_of(failure: WorkerFailure, left: Option<WorkerOutput>) -> FailureDetail {
     let Some(left) = left else { return FailureDetail::bare(failure) };
     let worker = failure.clone();
     let reading = run_blocking(move || {
-        left.wait_for_output(LAST_WORDS);
+        left.wait_for_output(OUTPUT_TIMEOUT);
         read(&left).detail(worker)
     });
     match timeout(DETAIL, reading).await {

@@ -20,13 +20,13 @@
 mod absent_nodes;
 mod check_history;
 mod checking;
+mod competing_jobs;
 mod event;
 mod gathering;
 mod history;
 mod inventory;
 mod leaving;
 mod measuring;
-mod parties;
 mod restoring;
 mod status;
 #[cfg(test)]
@@ -47,9 +47,9 @@ use self::{
     absent_nodes::AbsentNodes,
     check_history::CheckHistory,
     checking::{Checking, LastCheck},
+    competing_jobs::OtherJobs,
     history::History,
     measuring::Measuring,
-    parties::OtherJobs,
     withheld::FirstFailure,
 };
 use crate::{

@@ -15,7 +15,7 @@ mod rendezvous;
 mod replacement;
 mod restoring;
 mod status;
-mod strangers;
+mod unauthenticated;
 mod withheld;
 
 use super::*;
