@@ -7,7 +7,7 @@ use crate::{
     failure::{ExitCause, Failure, GroupFailure, Outcome},
     ids::Attempt,
     notice::Notice,
-    stop_ladder::{Step, StopLadder},
+    stop_sequence::{Step, StopSequence},
 };
 use diagnosis::moment::Moment;
 
@@ -33,11 +33,11 @@ impl WorkerGroup {
                 return Vec::new();
             }
         };
-        let mut ladder = StopLadder::asked(now, self.limits.shutdown_timeout);
+        let mut sequence = StopSequence::asked(now, self.limits.shutdown_timeout);
         if workers.alive.is_empty() {
-            ladder.leaders_gone(now);
+            sequence.workers_exited(now);
         }
-        self.state = State::Stopping { workers, ladder, then };
+        self.state = State::Stopping { workers, sequence, then };
         vec![Effect::SignalTree { signal }]
     }
 
@@ -105,7 +105,7 @@ impl WorkerGroup {
                 effects.extend(self.stop(now, signal, AfterStop::End(Outcome::Interrupted(signal))));
                 effects
             }
-            State::Stopping { ladder, .. } if again => match ladder.hurry(now) {
+            State::Stopping { sequence, .. } if again => match sequence.escalate(now) {
                 Some(_) => vec![Effect::Notify(Notice::Killing), Effect::KillTree],
                 None => Vec::new(),
             },

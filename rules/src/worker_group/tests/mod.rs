@@ -14,7 +14,7 @@ use crate::{
     ids::{NodeId, NodeRank, Rank},
     node::NodeName,
     pending::Pending,
-    stop_ladder::KILL_TIMEOUT,
+    stop_sequence::KILL_TIMEOUT,
     verdict::{JobFailure, JobVerdict},
 };
 
