@@ -18,7 +18,7 @@ fn main() {
     println!("cargo::rustc-env=DLROVER_BUILD={build}");
 }
 
-/// The commit that is checked out, if this folder belongs to a checkout of this project and not of one around it.
+/// The commit that is checked out, if this directory belongs to a checkout of this project and not of one around it.
 fn of_this_checkout() -> Option<String> {
     let tree = fs::canonicalize(Path::new(&env::var_os("CARGO_MANIFEST_DIR")?).parent()?).ok()?;
     let top = PathBuf::from(git(&tree, &["rev-parse", "--show-toplevel"])?);
@@ -34,7 +34,7 @@ fn of_this_checkout() -> Option<String> {
 }
 
 /// Runs this script again when a file of git changes. One that is not there yet, such as a packed branch's, would run
-/// it every time: the folder is watched instead, in which it will be made.
+/// it every time: the directory is watched instead, in which it will be made.
 fn watch(tree: &Path, name: &str) {
     let Some(path) = git(tree, &["rev-parse", "--git-path", name]).map(|path| tree.join(path)) else {
         return;

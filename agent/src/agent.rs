@@ -476,7 +476,7 @@ impl Agent {
     /// all the same.
     fn report_detail(&mut self, round: Round, worker: WorkerFailure) {
         let messages = self.master.messages.clone();
-        let left_by = |rank| self.generation.as_ref().and_then(|generation| generation.left_by(rank));
+        let left_by = |rank| self.generation.as_ref().and_then(|generation| generation.output_of(rank));
         let left = left_by(worker.local_rank);
         let workers = (0..self.config.local_world_size).map(LocalRank);
         let peers = workers.filter(|rank| *rank != worker.local_rank);

@@ -55,7 +55,7 @@ pub struct AgentConfig {
     pub check_command: Option<OsString>,
     /// The job's requirements of this node's accelerators.
     pub gpus: GpuTerms,
-    /// Folders that are searched for vendors' tools, in the form of `PATH`.
+    /// Directories that are searched for vendors' tools, in the form of `PATH`.
     pub tool_path: OsString,
     /// The workers' share of a device that is shared with other containers.
     pub gpu_share: Option<ShareTerms>,
@@ -94,7 +94,7 @@ pub enum MasterPort {
 /// Where workers' output goes.
 #[derive(Debug, Clone)]
 pub struct LogConfig {
-    /// Where run folders are made.
+    /// Where run directories are made.
     pub dir: LogDir,
     /// Streams written to files only, by local rank; as long as the local world.
     pub redirects: Vec<Streams>,
@@ -113,12 +113,12 @@ pub struct LogConfig {
     pub keep_stderr_tail: bool,
 }
 
-/// Where run folders are made.
+/// Where run directories are made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogDir {
-    /// A fresh folder `torchelastic_<8 random>` in this folder (`TMPDIR`, else `/tmp`).
+    /// A fresh directory `torchelastic_<8 random>` in this directory (`TMPDIR`, else `/tmp`).
     Temporary(PathBuf),
-    /// Under this folder, made with its parents when it is missing.
+    /// Under this directory, made with its parents when it is missing.
     At(PathBuf),
     /// `--log-dir=/dev/null`: no files at all, and no error files.
     Nowhere,

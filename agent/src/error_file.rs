@@ -44,7 +44,7 @@ pub enum ErrorFileError {
         #[source]
         source: io::Error,
     },
-    /// It is a folder, a pipe or another special file.
+    /// It is a directory, a pipe or another special file.
     #[error("the error file {} is not a regular file", path.display())]
     NotAFile { path: PathBuf },
     /// It is too large.

@@ -15,7 +15,7 @@ use tracing::warn;
 
 use crate::{
     error_file,
-    logs::{GenerationLogs, LeftBy},
+    logs::{GenerationLogs, WorkerOutput},
     report::WorkerEvidence,
 };
 use processes::run_blocking;
@@ -41,17 +41,17 @@ pub async fn gather(
             BTreeMap::new()
         }
         Err(_) => {
-            warn!("the log folder did not answer in time; error files were not read");
+            warn!("the log directory did not answer in time; error files were not read");
             BTreeMap::new()
         }
     }
 }
 
 fn of_one(generation: &GenerationLogs, local_rank: LocalRank) -> WorkerEvidence {
-    generation.left_by(local_rank).map(|left| read(&left)).unwrap_or_default()
+    generation.output_of(local_rank).map(|left| read(&left)).unwrap_or_default()
 }
 
-fn read(left: &LeftBy) -> WorkerEvidence {
+fn read(left: &WorkerOutput) -> WorkerEvidence {
     let path = &left.error_file;
     let error_file = if path.as_os_str().is_empty() { None } else { error_file::read(path).transpose() };
     WorkerEvidence {
@@ -65,7 +65,7 @@ fn read(left: &LeftBy) -> WorkerEvidence {
 
 /// How long the output of a worker that has failed is read before the master is told what it said: a process that it
 /// has started may hold its pipes open.
-const LAST_WORDS: Duration = Duration::from_millis(300);
+const OUTPUT_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// How long all of that may take. The master withholds the end of the job for a little longer:
 /// [`rules::job::DETAIL_TIMEOUT`].
@@ -78,7 +78,7 @@ const CAUSE_TIMEOUT: Duration = Duration::from_millis(250);
 /// The other workers of the node.
 #[derive(Debug)]
 pub(crate) struct Peers {
-    pub(crate) left: BTreeMap<LocalRank, LeftBy>,
+    pub(crate) left: BTreeMap<LocalRank, WorkerOutput>,
     /// Those that fail after the first one.
     pub(crate) failures: mpsc::UnboundedReceiver<WorkerFailure>,
 }
@@ -87,7 +87,7 @@ pub(crate) struct Peers {
 /// says that it lost a connection, and another worker of the node has an error of its own, that one is the cause.
 pub(crate) async fn detail_of(
     failure: WorkerFailure,
-    left: Option<LeftBy>,
+    left: Option<WorkerOutput>,
     mut peers: Peers,
 ) -> FailureDetail {
     let first = read_detail(failure, left, DETAIL).await;
@@ -105,11 +105,11 @@ pub(crate) async fn detail_of(
     first
 }
 
-async fn read_detail(failure: WorkerFailure, left: Option<LeftBy>, limit: Duration) -> FailureDetail {
+async fn read_detail(failure: WorkerFailure, left: Option<WorkerOutput>, limit: Duration) -> FailureDetail {
     let Some(left) = left else { return FailureDetail::bare(failure) };
     let worker = failure.clone();
     let reading = run_blocking(move || {
-        left.wait_for_output(LAST_WORDS);
+        left.wait_for_output(OUTPUT_TIMEOUT);
         read(&left).detail(worker)
     });
     match timeout(limit, reading).await {

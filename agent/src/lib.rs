@@ -44,14 +44,16 @@ pub use self::{
     error_file::{ErrorFile, ErrorFileError, read as read_error_file},
     guard::{Guard, frame, start as start_guard},
     logs::{
-        Console, Drained, GenerationLogs, LeftBy, LogError, LogFormat, LogStyle, Logs, Stream, TAIL_BYTES,
-        plain,
+        Console, Drained, GenerationLogs, LogError, LogFormat, LogStyle, Logs, Stream, TAIL_BYTES,
+        WorkerOutput, plain,
     },
     master_link::MasterAt,
     planned::{PlannedStore, PlannedWorker, planned_run_dir, planned_worker},
     progress::{Activity, ProgressFiles, Sample, activity},
     report::{Report, WorkerEvidence},
     status_client::{StatusClient, StatusError, StatusWatch},
-    store_host::{Allowed, Reach, SharedStore, StoreHost, StoreHostError, StoreLimits, bind, bind_at},
+    store_host::{
+        Allowed, Reach, SharedStore, StoreHost, StoreHostError, StoreLimits, bind, bind_at, shown_ports,
+    },
     streams::Streams,
 };

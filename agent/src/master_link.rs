@@ -91,7 +91,7 @@ enum LinkError {
     Connect(#[from] ConnectError),
     #[error("the job master at {at} did not answer within {} s", timeout.as_secs_f64())]
     Silent { at: String, timeout: Duration },
-    #[error("the job master at {at} refused: {}", status.message())]
+    #[error("the job master at {at} rejected the request: {}", status.message())]
     Refused { at: String, status: Status },
     #[error("the job master at {at} closed the connection")]
     BrokeOff { at: String },

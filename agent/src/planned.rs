@@ -85,7 +85,7 @@ pub fn planned_worker(
     Ok(PlannedWorker { argv: argv.collect(), env })
 }
 
-/// The folder of a run's logs; random parts of its name are `<random>`. `None`: no files are written.
+/// The directory of a run's logs; random parts of its name are `<random>`. `None`: no files are written.
 #[must_use]
 pub fn planned_run_dir(dir: &LogDir, run_id: &str) -> Option<PathBuf> {
     planned_folder(dir, run_id)

@@ -51,7 +51,7 @@ pub struct Prober {
     timeout: Duration,
     command: Option<Command>,
     gpu_terms: GpuTerms,
-    /// Folders that are searched for vendors' tools, in the form of `PATH`.
+    /// Directories that are searched for vendors' tools, in the form of `PATH`.
     tool_path: OsString,
     switchbox: Option<SwitchboxTask>,
     self_test: Option<SelfTest>,

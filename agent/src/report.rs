@@ -20,7 +20,7 @@ pub struct Report {
     pub outcome: Outcome,
     /// The attempt that ran last.
     pub attempt: Attempt,
-    /// The folder of this run's logs.
+    /// The directory of this run's logs.
     pub run_dir: Option<PathBuf>,
     /// The evidence of each failed worker of the last attempt.
     pub workers: BTreeMap<LocalRank, WorkerEvidence>,

@@ -18,7 +18,7 @@ pub enum StatusError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// It is no job master of this release, or refuses: the token, for example.
-    #[error("the job master at {at} refused: {}", reason.message())]
+    #[error("the job master at {at} rejected the request: {}", reason.message())]
     Refused { at: String, reason: Box<Status> },
     /// A page of `--http`, for example.
     #[error("{}", web_server_at(at))]

@@ -24,7 +24,10 @@ pub enum Reach {
 #[derive(Debug, thiserror::Error)]
 pub enum StoreHostError {
     /// No port of the allowed ones is free.
-    #[error("no port for the workers' store is free among HOST_PORTS={}", show(choices))]
+    #[error(
+        "no port of HOST_PORTS={} is free for the workers' store; free one or add more",
+        shown_ports(choices)
+    )]
     NoPort {
         choices: Vec<RangeInclusive<u16>>,
         /// The error of the last one.
@@ -39,7 +42,9 @@ pub enum StoreHostError {
     Start(#[source] io::Error),
 }
 
-fn show(choices: &[RangeInclusive<u16>]) -> String {
+/// The ports as `HOST_PORTS` names them: `20000,20010-20012`.
+#[must_use]
+pub fn shown_ports(choices: &[RangeInclusive<u16>]) -> String {
     let one = |range: &RangeInclusive<u16>| {
         if range.start() == range.end() {
             range.start().to_string()
@@ -275,7 +280,7 @@ mod tests {
         let port = taken.local_addr().unwrap().port();
         let error =
             StoreHost::serve(Some("localhost".into()), Reach::Loopback, &[port..=port], None).unwrap_err();
-        assert!(error.to_string().ends_with(&format!("HOST_PORTS={port}")), "{error}");
+        assert!(error.to_string().starts_with(&format!("no port of HOST_PORTS={port} is free")), "{error}");
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub struct Prepared {
 /// Why workers cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
-    /// Folders, files or pipes.
+    /// Directories, files or pipes.
     #[error(transparent)]
     Logs(#[from] LogError),
     /// Their environment.

@@ -62,7 +62,7 @@ impl NodeVerdict {
         match self {
             Self::Healthy => "",
             Self::Fault => {
-                "its network interface, cable and driver, its firewall, and the address it joins with"
+                "this node's network interface, cable, driver and firewall, and the address that it joins with"
             }
             Self::LocalFault(LocalFault { component, .. }) => match component {
                 Component::GpuBusy => {
@@ -87,18 +87,20 @@ impl NodeVerdict {
                     "the component named, its driver and the kernel log (dmesg)"
                 }
             },
-            Self::Lost { .. } => "whether its machine, its container or its launcher died",
+            Self::Lost { .. } => "whether this node's machine, container or launcher died",
             Self::Unreachable => {
-                "the uplink of its switch, and the switches and cables on the path to the nodes named; the node \
-                 itself may be healthy"
+                "the uplink of this node's switch, and the switches and cables on the path to the nodes named; this \
+                 node may be healthy"
             }
             Self::StragglerCompute => {
-                "clock throttling, temperature and power limits, CPU quotas, and what else runs there"
+                "this node's clock throttling, temperature and power limits, CPU quotas, and what else runs on it"
             }
             Self::StragglerNetwork => {
-                "its link's speed and errors (ethtool), its cable, and what else uses its interface"
+                "the speed and errors of this node's network interface (ethtool), its cable, and what else uses it"
             }
-            Self::Flaky => "its cable and port: link flaps, CRC errors and drops",
+            Self::Flaky => {
+                "the cable and port of this node's network interface: link flaps, CRC errors and drops"
+            }
             Self::Inconclusive => {
                 "the network between the nodes that failed together. With one more healthy node, the check could decide"
             }

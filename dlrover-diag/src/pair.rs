@@ -37,7 +37,7 @@ enum PairError {
         source: io::Error,
     },
     /// Fewer checks than were asked for here.
-    #[error("the other end left after {done} of {of} checks: give the same --repeat at both ends")]
+    #[error("the peer left after {done} of {of} checks: give the same --repeat on both hosts")]
     Left {
         /// What was done.
         done: u32,
@@ -127,7 +127,7 @@ On the other, with the port that the first one prints: dlrover-diag pair --conne
 Exit code: 0 when all checks passed, 1 when one failed, 2 when the command line cannot be used.")]
 #[command(group = ArgGroup::new("end").args(["listen", "connect"]).required(true))]
 pub(super) struct Arguments {
-    /// Wait for the other end at this address or name of this host; without a port, at any that is free
+    /// Wait for the peer at this address or name of this host; without a port, at any that is free
     #[arg(long, value_name = "ADDR[:PORT]")]
     listen: Option<String>,
     /// Connect to the end that listens there
@@ -136,7 +136,7 @@ pub(super) struct Arguments {
     /// How many checks, one after the other; the same number at both ends
     #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=u32::MAX.into()), default_value = "1")]
     repeat: u32,
-    /// How long to try to connect, and how long the other end may be silent; --listen waits for the first check as
+    /// How long to try to connect, and how long the peer may be silent; --listen waits for the first check as
     /// long as it takes, unless this is given [default: 10]
     #[arg(long = "patience", value_name = "SECONDS", value_parser = whole::<u64>(0..=LONGEST_TIMEOUT))]
     timeout: Option<u64>,
@@ -202,8 +202,8 @@ fn listen(
     // Alone on its line: scripts read it.
     log_line(format_args!("listening at {address}"));
     match first {
-        Some(limit) => log_line(format_args!("waiting for the other end for {} s", limit.as_secs())),
-        None => log_line("waiting until the other end connects; press Ctrl-C to stop"),
+        Some(limit) => log_line(format_args!("waiting up to {} s for the peer", limit.as_secs())),
+        None => log_line("waiting for the peer; press Ctrl-C to stop"),
     }
     for turn in 0..repeat {
         let within = if turn == 0 { first } else { Some(timeout) };

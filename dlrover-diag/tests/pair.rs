@@ -91,9 +91,9 @@ fn a_silent_peer_times_out_and_is_named() {
 
 #[test]
 fn an_end_with_fewer_checks_is_reported_to_have_left() {
-    let left = "the other end left after 1 of 3 checks";
+    let left = "the peer left after 1 of 3 checks";
     let listening = listen("localhost", &["--repeat", "3", "--patience", "2"]);
-    assert_eq!(listening.limit, "dlrover-diag: waiting for the other end for 2 s\n");
+    assert_eq!(listening.limit, "dlrover-diag: waiting up to 2 s for the peer\n");
     assert!(connect(&listening.address, &[]).status.success());
     let (output, words) = listening.end();
     assert!(words.contains(left), "{words}");
@@ -101,7 +101,7 @@ fn an_end_with_fewer_checks_is_reported_to_have_left() {
     assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 1, "{output:?}");
 
     let listening = listen("127.0.0.1", &[]);
-    assert_eq!(listening.limit, "dlrover-diag: waiting until the other end connects; press Ctrl-C to stop\n");
+    assert_eq!(listening.limit, "dlrover-diag: waiting for the peer; press Ctrl-C to stop\n");
     let output = connect(&listening.address, &["--repeat", "3", "--patience", "1"]);
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(words.contains(left), "{words}");

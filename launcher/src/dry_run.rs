@@ -1,4 +1,4 @@
-//! `--dry-run`: the plan of a run as text. Nothing is started, no port is opened and no folder is made.
+//! `--dry-run`: the plan of a run as text. Nothing is started, no port is opened and no directory is made.
 
 mod host;
 
@@ -36,7 +36,7 @@ pub(crate) fn text(plan: &LaunchPlan, env: &[(OsString, OsString)]) -> Result<St
         ("workers' store", store(plan)),
         ("checks", checks(&plan.checks, agent.terms.max_nodes)),
         ("accelerators", accelerators(plan, &changed)),
-        ("log folder", logs),
+        ("log directory", logs),
         ("report", report.unwrap_or_else(|| "none".to_owned())),
     ] {
         // Writing to a String cannot fail.
@@ -79,10 +79,10 @@ fn nodes(plan: &LaunchPlan) -> String {
     }
     let within = seconds(terms.join_timeout);
     let count = if min == max {
-        format!("{min}, which may take {within} to join")
+        format!("{min} (join timeout: {within})")
     } else {
         format!(
-            "{min} to {max}; {min} may take {within} to join, another one {} more",
+            "{min} to {max} (join timeout: {within}; then {} for each further node)",
             seconds(terms.last_call)
         )
     };

@@ -17,7 +17,7 @@ impl<'a> Environment<'a> {
         self.get(name).filter(|value| !value.is_empty())
     }
 
-    /// The folders of vendors' tools; empty: none.
+    /// The directories of vendors' tools; empty: none.
     pub fn tool_path(self) -> &'a OsStr {
         self.get("PATH").unwrap_or_default()
     }

@@ -23,7 +23,7 @@ pub struct EventLog {
     run_id: String,
     role: String,
     backend: &'static str,
-    /// The program that workers run, without its folder.
+    /// The program that workers run, without its directory.
     entry_point: String,
     host: String,
     started: Instant,
@@ -104,7 +104,12 @@ impl EventLog {
     /// Logs the end of the run.
     pub fn ended(&self, report: &Report) {
         let total_run_secs = self.started.elapsed().as_secs();
-        let none = GroupFailure { attempt: report.attempt, failures: Vec::new(), ended_before: Vec::new() };
+        let none = GroupFailure {
+            attempt: report.attempt,
+            failures: Vec::new(),
+            ended_before: Vec::new(),
+            has_oom_counter: true,
+        };
         let (state, failed) = match &report.outcome {
             Outcome::Succeeded => ("SUCCEEDED", &none),
             Outcome::Failed(Failure::Workers(group)) => ("FAILED", group),

@@ -131,7 +131,10 @@ pub fn message(report: &Report, settings: &RunSettings, rendezvous: &Rendezvous)
         Outcome::Failed(failure @ Failure::Unkillable) => {
             format!("dlrover-run: error: {failure}, so they are not restarted\n")
         }
-        Outcome::Failed(failure @ Failure::GuardDied { .. }) => format!(
+        Outcome::Failed(failure @ Failure::GuardDied { cause: ExitCause::Code(_) }) => format!(
+            "dlrover-run: error: {failure}; all workers were killed. This is a bug: report it with the lines above\n"
+        ),
+        Outcome::Failed(failure @ Failure::GuardDied { cause: ExitCause::Signal(_) }) => format!(
             "dlrover-run: error: {failure}, so the workers could not be supervised any more; all of them were \
              killed. Only the kernel or a `kill -9` kills the guard: check the kernel log (dmesg) for the OOM killer.\n"
         ),
@@ -220,7 +223,7 @@ fn workers_failed(report: &Report, group: &GroupFailure, settings: &RunSettings)
     };
     text.push_str(&format!(
         "dlrover-run: rank {rank} (local rank {local_rank}, pid {pid}) {order}: {}\n",
-        explained(root)
+        explained(root, OomCounter::of(group))
     ));
     if *max_restarts > 0 {
         let attempts = u64::from(*max_restarts) + 1;
@@ -279,8 +282,25 @@ fn ended_before(failed: Rank, ended: &[Rank]) -> String {
     )
 }
 
+/// What the OOM killer's counter says of a SIGKILL that is not known to be the OOM killer's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OomCounter {
+    /// It has not risen.
+    Unchanged,
+    /// It cannot be read on this host.
+    Missing,
+    /// The worker was another node's: its launcher knows.
+    OfAnotherNode,
+}
+
+impl OomCounter {
+    pub(crate) fn of(group: &GroupFailure) -> Self {
+        if group.has_oom_counter { Self::Unchanged } else { Self::Missing }
+    }
+}
+
 /// The meaning of an exit.
-pub(crate) fn explained(failure: &WorkerFailure) -> String {
+pub(crate) fn explained(failure: &WorkerFailure, counter: OomCounter) -> String {
     let signal = match failure.cause {
         ExitCause::Code(code) => return format!("exit code {code}"),
         ExitCause::Signal(signal) => signal,
@@ -290,31 +310,41 @@ pub(crate) fn explained(failure: &WorkerFailure) -> String {
         _ if failure.out_of_memory => {
             "killed by the kernel's OOM killer; use less memory or raise the container's memory limit"
         }
-        "SIGKILL" => {
-            "killed by another process or by itself; not by the OOM killer, whose counter for this container did not rise"
-        }
-        "SIGPIPE" => "the reader of its output has closed the pipe",
+        "SIGKILL" => match counter {
+            OomCounter::Unchanged => {
+                "killed by another process or by itself; not by the OOM killer, whose counter for this container did \
+                 not rise"
+            }
+            OomCounter::Missing => {
+                "killed by another process, by itself or by the OOM killer; this host has no OOM counter to read: check \
+                 the kernel log (dmesg)"
+            }
+            OomCounter::OfAnotherNode => "see the output of that node's launcher",
+        },
+        "SIGPIPE" => "wrote to a pipe or socket whose reader has closed it",
         "SIGSEGV" => "segmentation fault in native code",
         "SIGBUS" => "memory behind a mapped file is missing; often /dev/shm is too small (--shm-size)",
         "SIGABRT" => "aborted; native code prints the reason on standard error",
-        "SIGILL" => "illegal instruction: its code was built for another CPU",
+        "SIGILL" => "illegal instruction; often code built for another CPU",
         "SIGFPE" => "arithmetic error in native code, such as a division by zero",
-        "SIGTERM" | "SIGINT" | "SIGHUP" | "SIGQUIT" => "sent by another process, not by this launcher",
+        "SIGTERM" | "SIGINT" | "SIGHUP" | "SIGQUIT" => {
+            "sent by another process or by itself; not by this launcher"
+        }
         _ => "see signal(7)",
     };
     format!("{name}, {meaning}")
 }
 
 /// The meaning of the exit of a worker that was not the first to fail. The launcher stops such workers itself.
-pub(crate) fn explained_later(failure: &WorkerFailure) -> String {
+pub(crate) fn explained_later(failure: &WorkerFailure, counter: OomCounter) -> String {
     match failure.cause {
         ExitCause::Signal(signal) if !failure.out_of_memory => match signal_text(signal).as_str() {
             name @ ("SIGTERM" | "SIGKILL") => {
                 format!("{name}, which this launcher sends to the other workers after the first failure")
             }
-            _ => explained(failure),
+            _ => explained(failure, counter),
         },
-        ExitCause::Signal(_) | ExitCause::Code(_) => explained(failure),
+        ExitCause::Signal(_) | ExitCause::Code(_) => explained(failure, counter),
     }
 }
 
@@ -440,6 +470,7 @@ mod tests {
             attempt: Attempt(1),
             failures: vec![failure],
             ended_before: vec![Rank(0), Rank(2)],
+            has_oom_counter: true,
         };
         let evidence = WorkerEvidence {
             stderr_tail: Some(b"first\nTraceback\x1b[2J\n\nValueError: boom\n".to_vec()),
@@ -533,6 +564,44 @@ mod tests {
              the workers' store: local rank 1\n  last lines of its standard error:\n    | first\n    | Traceback[2J\n    \
              | ValueError: boom\n  log: /logs/1/stderr.log\n  all logs: /logs\n"
         );
+    }
+
+    #[test]
+    fn a_sigkill_is_no_verdict_on_the_oom_killer_where_its_counter_cannot_be_read() {
+        let Outcome::Failed(Failure::Workers(mut group)) = failed(ExitCause::Signal(9), false).outcome else {
+            panic!("workers failed");
+        };
+        let text = |group: &GroupFailure| explained(&group.failures[0], OomCounter::of(group));
+        let known = text(&group);
+        assert!(
+            known.contains("not by the OOM killer, whose counter for this container did not rise"),
+            "{known}"
+        );
+        group.has_oom_counter = false;
+        assert_eq!(
+            text(&group),
+            "SIGKILL, killed by another process, by itself or by the OOM killer; this host has no OOM counter to read: \
+             check the kernel log (dmesg)"
+        );
+        let of_another = explained(&group.failures[0], OomCounter::OfAnotherNode);
+        assert_eq!(of_another, "SIGKILL, see the output of that node's launcher");
+    }
+
+    #[test]
+    fn a_guard_that_exits_is_a_bug_and_one_that_is_killed_is_not() {
+        let settings = RunSettings { title: "t.py".into(), program: "/bin/python3".into(), max_restarts: 0 };
+        let text = |cause| {
+            let outcome = Outcome::Failed(Failure::GuardDied { cause });
+            message(&Report { outcome, ..failed(ExitCause::Code(1), false) }, &settings, &ALONE).unwrap()
+        };
+        assert_eq!(
+            text(ExitCause::Code(1)),
+            "dlrover-run: error: its guard process exited with code 1; all workers were killed. This is a bug: report it \
+             with the lines above\n"
+        );
+        let killed = text(ExitCause::Signal(9));
+        assert!(killed.contains("was killed by SIGKILL, so") && killed.contains("`kill -9`"), "{killed}");
+        assert!(!killed.contains("bug"), "{killed}");
     }
 
     fn of_another_node() -> RootCause {

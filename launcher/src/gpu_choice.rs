@@ -139,7 +139,7 @@ pub(crate) fn best(
     };
     let mut chosen = Chosen::default();
     let broken = allowed.iter().filter_map(|place| Some((place, why_unusable(&gpus[*place].known)?)));
-    chosen.messages.extend(broken.map(|(place, why)| format!("GPU {place} is excluded: {why}")));
+    chosen.messages.extend(broken.map(|(place, why)| format!("GPU {place} is not used: {why}")));
     let left_out = chosen.messages.iter().map(|words| format!("; {words}")).collect::<String>();
     allowed.retain(|place| why_unusable(&gpus[*place].known).is_none());
     // All that are allowed are locked briefly, to find those that other launchers hold.

@@ -26,9 +26,9 @@ const LARGEST: u64 = 1 << 20;
 pub trait Host {
     /// The CPUs that this process may run on.
     fn allowed_cpus(&self) -> BTreeSet<usize>;
-    /// The folder that holds `dev`, `proc` and `sys`: `/` but in tests.
+    /// The directory that holds `dev`, `proc` and `sys`: `/` but in tests.
     fn root(&self) -> &Path;
-    /// The folder of our own executable.
+    /// The directory of our own executable.
     fn own_dir(&self) -> Option<PathBuf>;
     /// Our own executable, its links resolved.
     fn own_path(&self) -> Option<PathBuf>;
@@ -42,9 +42,9 @@ pub trait Host {
     ///
     /// The system error.
     fn may(&self, path: &Path, executes: bool) -> io::Result<()>;
-    /// Whether something other than a folder is there.
+    /// Whether something other than a directory is there.
     fn is_file(&self, path: &Path) -> bool;
-    /// Whether this is a folder that files can be made in.
+    /// Whether this is a directory that files can be made in.
     fn takes_files(&self, path: &Path) -> bool;
     /// Whether a regular file can be made here, or replaced.
     ///
@@ -62,7 +62,7 @@ pub trait Host {
     fn name(&self) -> String;
     /// A unique id.
     fn fresh_id(&self) -> String;
-    /// The accelerators, as drivers and vendors' tools in the folders of `path` report them to a process of its own
+    /// The accelerators, as drivers and vendors' tools in the directories of `path` report them to a process of its own
     /// within 2 s.
     fn accelerators(&self, path: &OsStr) -> diagnosis::gpus::Inventory;
     /// Locks an accelerator by its id; `None` when another launcher of this user holds it.

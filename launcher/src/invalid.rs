@@ -8,7 +8,7 @@ use crate::{cli::Given, gpu_choice::BadList, numa::CannotBind, resolve::redirect
 /// Why a run cannot be started as requested.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Invalid {
-    #[error("`{given}` is neither on nor off: a switch is set to 1 or 0")]
+    #[error("`{given}` is neither on nor off: the option is set to 1 or 0")]
     PetSwitch { given: Given },
     #[error("`{given}` is not valid UTF-8, which only --log-dir and the script's own arguments may be")]
     NotUtf8 { given: Given },
@@ -58,7 +58,7 @@ pub(crate) enum Invalid {
     Etcd { given: Given },
     #[error("`{given}` is not a rank: give a non-negative whole number, or leave it out")]
     NodeRank { given: Given },
-    #[error("`{given}` is a file (not a directory): give a folder, which is made when it is missing")]
+    #[error("`{given}` is a file (not a directory): give a directory, which is made when it is missing")]
     StateDirIsFile { given: Given },
     #[error("`{given}` cannot be read: {source}; give the path of a text file that this user may read")]
     Unreadable { given: Given, source: std::io::Error },
@@ -97,7 +97,7 @@ pub(crate) enum Invalid {
     NoPython { beside: String },
     #[error("cannot run {}: {why}: {remedy}", .path.display())]
     Script { path: std::path::PathBuf, why: std::io::Error, remedy: &'static str },
-    #[error("`{given}` is a file (not a directory): give a folder, or /dev/null for no logs")]
+    #[error("`{given}` is a file (not a directory): give a directory, or /dev/null for no logs")]
     LogDirIsFile { given: Given },
     #[error("`{given}` is not a choice of streams: {why}")]
     Streams { given: Given, why: BadStreams },

@@ -49,14 +49,14 @@ pub(crate) enum CannotBind {
          {}", diagnosis::counted::counted(*.accelerators, "accelerator")
     )]
     FewerAccelerators { workers: u32, accelerators: usize },
-    #[error("the PCI address of accelerator {index} is unknown")]
+    #[error("the PCI address of visible accelerator {index} is unknown")]
     NoPlace { index: usize },
     #[error("{} cannot be read or parsed", .path.display())]
     Topology { path: PathBuf },
     #[error("NUMA node {node} has {} for {accelerators} \
         accelerators", diagnosis::counted::counted(*.cores, "physical core"))]
     FewerCores { node: u32, cores: usize, accelerators: usize },
-    #[error("none of the CPUs near accelerator {index} may be used by this process")]
+    #[error("none of the CPUs near visible accelerator {index} may be used by this process")]
     NoCpuAllowed { index: usize },
 }
 

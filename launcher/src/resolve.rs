@@ -138,8 +138,8 @@ pub(crate) fn resolve(
     without_effect(&cli, &mut notices)?;
     if !probes::LOADS_LIBRARIES && devices.kind() == Some("nvidia") {
         notices.push(
-            "this dlrover-run is static and cannot load NVIDIA's libraries: its checks compute on no accelerator; the \
-             wheel and the other tarball can"
+            "this dlrover-run is static and cannot load NVIDIA's libraries: its checks compute on no accelerator; \
+             install the wheel, or the tarball without \"static\" in its name"
                 .to_owned(),
         );
     }

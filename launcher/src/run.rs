@@ -56,7 +56,7 @@ pub enum RunError {
     /// The rendezvous.
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
-    /// The log folder.
+    /// The log directory.
     #[error(transparent)]
     Logs(#[from] LogError),
     /// The agent.
@@ -147,7 +147,7 @@ fn start(
     if let Some(events) = events {
         events.borrow().ended(&report);
     }
-    // What still runs is a log folder that hangs; it must not hold the end.
+    // What still runs is a log directory that hangs; it must not hold the end.
     runtime.shutdown_background();
     if let Some(mut message) = failure::message(&report, &settings, &rendezvous) {
         for loss in console.losses() {
@@ -237,8 +237,8 @@ async fn meet_and_run(
 ) -> Result<Report, RunError> {
     let logs = Logs::new(plan.agent.logs.clone(), &plan.agent.run_id.0, &plan.agent.role, console.clone())?;
     match logs.run_dir() {
-        Some(folder) => info!("log folder: {}", folder.display()),
-        None => info!("log folder: none, no output is kept in files"),
+        Some(folder) => info!("log directory: {}", folder.display()),
+        None => info!("log directory: none, no output is kept in files"),
     }
     let RendezvousSetup { master, store, embedded, own } = set_up(&mut plan, &console).await?;
     let status_socket = match status_socket::serve(master.clone()) {

@@ -18,7 +18,11 @@ use rules::{
 use serde_json::{Value, json};
 
 pub(crate) use self::file::ReportFileError;
-use crate::{failure, host_names::fqdn, resolve::LaunchPlan};
+use crate::{
+    failure::{self, OomCounter},
+    host_names::fqdn,
+    resolve::LaunchPlan,
+};
 
 /// The name of the document's schema.
 const SCHEMA: &str = "dlrover.run-report/v1";
@@ -129,14 +133,15 @@ impl RunReport {
         if let Outcome::Failed(Failure::Workers(group)) = &report.outcome {
             let failures = failure::dated(group, &report.workers);
             let root = failure::root_of(&failures, &report.workers);
+            let counter = OomCounter::of(group);
             let is_first = |index: usize| index == root && report.root_cause.is_none();
             let mut all: Vec<Value> = failures
                 .iter()
                 .enumerate()
                 .map(|(index, failure)| {
                     let reason = match is_first(index) {
-                        true => failure::explained(failure),
-                        false => failure::explained_later(failure),
+                        true => failure::explained(failure, counter),
+                        false => failure::explained_later(failure, counter),
                     };
                     self.failure(failure, reason, report.workers.get(&failure.local_rank))
                 })
@@ -196,7 +201,7 @@ fn of_another_node(root_cause: &RootCause) -> Value {
         "signal": signal,
         "out_of_memory": failure.out_of_memory,
         "time": DateTime::from_timestamp(failure.unix_secs, 0).map(time),
-        "reason": failure::explained(failure),
+        "reason": failure::explained(failure, OomCounter::OfAnotherNode),
         "last_lines": detail.lines(),
         "message": Some(detail.message()).filter(|message| !message.is_empty()),
         "error_file": null,

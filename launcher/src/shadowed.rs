@@ -53,6 +53,6 @@ mod tests {
         assert_eq!(told(NAME, "/usr/bin:/opt/dlrover/bin:/opt/dlrover/bin"), None);
         assert_eq!(told("/opt/dlrover/bin/dlrover-run", "/opt/dlrover/bin:/venv/bin"), None);
         assert_eq!(told("./dlrover-run", "/venv/bin"), None);
-        assert_eq!(told(NAME, "venv/bin:"), None, "a relative folder");
+        assert_eq!(told(NAME, "venv/bin:"), None, "a relative directory");
     }
 }

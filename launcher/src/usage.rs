@@ -12,7 +12,7 @@ pub(crate) enum UsageError {
     #[error("argument {}: expected one argument", .flag.dashed())]
     NoValue { flag: Flag },
     /// `--standalone=1`.
-    #[error("argument {}: ignored explicit argument '{value}': it is a switch and takes no value", .flag.dashed())]
+    #[error("argument {}: ignored explicit argument '{value}': the option takes no value", .flag.dashed())]
     ValueForSwitch { flag: Flag, value: String },
     /// A value that is not what the option takes.
     #[error("argument {}: {}", .flag.dashed(), why(*.flag, .value, .pet.as_deref()))]

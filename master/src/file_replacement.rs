@@ -9,8 +9,8 @@ use std::{
 
 /// Replaces the file at `path` by one that `write` fills, and returns that one, still open for writing. Readers see
 /// the old file or the new one, also after a power loss; which of them a power loss leaves is decided only when the
-/// folder is synced. `synced` is called between the sync and the rename. `temporary` must be on the same file system;
-/// after an error it is removed.
+/// directory is synced. `synced` is called between the sync and the rename. `temporary` must be on the same file
+/// system; after an error it is removed.
 ///
 /// # Errors
 /// When the file cannot be written, synced or renamed.

@@ -153,7 +153,7 @@ pub fn check_taint_report(path: &std::path::Path) -> Result<(), TaintFileError> 
 /// A master that has read its journal and its certificates, and does not serve yet.
 #[derive(Debug)]
 pub struct Prepared {
-    found: loaded_job::Found,
+    found: loaded_job::StateDirContent,
     tls: Option<ServerTlsConfig>,
     timeout: Timeout,
     topology_file: Option<PathBuf>,
@@ -210,8 +210,8 @@ impl Prepared {
     ) -> Result<Over, MasterError> {
         let Self { found, tls, timeout, topology_file, taints, stacks, token, http, log: LogTo(log) } = self;
         let loaded_job = match found {
-            loaded_job::Found::Job(loaded_job) => *loaded_job,
-            loaded_job::Found::Over { verdict, record } => {
+            loaded_job::StateDirContent::Job(loaded_job) => *loaded_job,
+            loaded_job::StateDirContent::Over { verdict, record } => {
                 return Ok(Over { verdict, server: None, record: *record, taints: None, log: LogTo(log) });
             }
         };

@@ -52,7 +52,7 @@ pub(crate) struct LoadedJob {
 
 /// What the state directory holds.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum StateDirContent {
     /// A job, new or not.
     Job(Box<LoadedJob>),
     /// A job that is over, as all its nodes know.
@@ -68,27 +68,33 @@ impl LoadedJob {
     /// Loads the job that `state_dir` holds, or a new one. Waits for the disk.
     ///
     /// # Errors
-    /// The folder or its content cannot be used.
+    /// The directory or its content cannot be used.
     pub(crate) fn load(
         state_dir: Option<&Path>,
         policy: Policy,
         timeout: Timeout,
         log: &Log,
-    ) -> Result<Found, JournalError> {
+    ) -> Result<StateDirContent, JournalError> {
         let Some(dir) = state_dir else {
             let (master, record) = (JobMaster::new(policy.clone(), timeout), Record::none(policy));
             let (first, clock, epoch) = (Output::default(), Clock::from(Moment::START), random());
-            return Ok(Found::Job(Box::new(Self { master, first, clock, epoch, record })));
+            return Ok(StateDirContent::Job(Box::new(Self { master, first, clock, epoch, record })));
         };
         let folder = Folder::hold(dir)?;
         let Some(Recovered { life, last, torn_bytes }) = Recovered::read(&folder)? else {
             let journal = Journal::start(folder, 1, Snapshot::new(policy.clone()))?;
             let (master, record) = (JobMaster::new(policy.clone(), timeout), Record::of(journal, policy));
             let (first, clock) = (Output::default(), Clock::from(Moment::START));
-            return Ok(Found::Job(Box::new(Self { master, first, clock, epoch: random(), record })));
+            return Ok(StateDirContent::Job(Box::new(Self {
+                master,
+                first,
+                clock,
+                epoch: random(),
+                record,
+            })));
         };
         let life = life.saturating_add(1);
-        log_line(log, resumed_line(&last.job, life));
+        log_line(log, resumed_line(&last.job, life - 1));
         if torn_bytes > 0 {
             log_line(
                 log,
@@ -99,35 +105,71 @@ impl LoadedJob {
                 ),
             );
         }
-        if last.policy != policy {
-            log_line(
-                log,
-                "warning: the job keeps the options that it was started with; the options given now differ",
-            );
+        for warning in ignored_options(&policy, &last.policy) {
+            log_line(log, warning);
         }
         let journal = Journal::start(folder, life, last.clone())?;
         let record = Record::of(journal, last.policy);
         // Without a deadline all nodes have acknowledged the end.
         if let (Some(verdict), None) = (last.job.verdict(), last.job.deadline()) {
-            return Ok(Found::Over { verdict: verdict.clone(), record: Box::new(record) });
+            return Ok(StateDirContent::Over { verdict: verdict.clone(), record: Box::new(record) });
         }
         let clock = Clock::from(last.at);
         let (master, first) = JobMaster::restored(last.job, timeout, clock.now());
-        Ok(Found::Job(Box::new(Self { master, first, clock, epoch: random(), record })))
+        Ok(StateDirContent::Job(Box::new(Self { master, first, clock, epoch: random(), record })))
     }
 }
 
-fn resumed_line(job: &Job, life: u64) -> String {
+/// A line for each option that differs from that of the job in the state directory, which keeps its own.
+fn ignored_options(given: &Policy, kept: &Policy) -> Vec<String> {
+    const REMEDY: &str = "use an empty --state-dir to change it";
+    let mut lines = Vec::new();
+    let mut differs = |option: &str, given: String, kept: String| {
+        if given != kept {
+            lines.push(format!(
+                "warning: {option}={given} is ignored: the job in --state-dir was started with {kept}; {REMEDY}"
+            ));
+        }
+    };
+    let share = |permille: u32| (f64::from(permille) / 1000.0).to_string();
+    differs("--restart-count", given.restart_count.to_string(), kept.restart_count.to_string());
+    differs("--taint-guard", share(given.taint_guard_permille), share(kept.taint_guard_permille));
+    if given.has_topology != kept.has_topology {
+        let (now, then) = if given.has_topology { ("given", "without it") } else { ("not given", "with it") };
+        lines.push(format!(
+            "warning: --topology-config is {now}, but the job in --state-dir was started {then} and stays so; {REMEDY}"
+        ));
+    }
+    let same = Policy {
+        restart_count: kept.restart_count,
+        taint_guard_permille: kept.taint_guard_permille,
+        has_topology: kept.has_topology,
+        ..given.clone()
+    };
+    if same != *kept {
+        lines.push(
+            "warning: other options of the job master, such as the job token, --heartbeat-timeout or those of \
+             the command line of the job, differ from those that the job in --state-dir was started with, which it \
+             keeps; use an empty --state-dir to change them"
+                .to_owned(),
+        );
+    }
+    lines
+}
+
+fn resumed_line(job: &Job, restart: u64) -> String {
     let Some(name) = job.name() else {
-        return format!("recovered a job that no node has joined, start {life} of the master");
+        return format!("recovered a job that no node has joined, restart {restart} of the master");
     };
     let nodes = diagnosis::counted::counted(job.nodes().count(), "node");
     match (job.verdict(), job.world()) {
-        (Some(_), _) => format!("recovered job {name}, which is over, start {life} of the master"),
+        (Some(_), _) => format!("recovered job {name}, which is over, restart {restart} of the master"),
         (None, Some(world)) => {
-            format!("recovered job {name} (round {}, {nodes}), start {life} of the master", world.round)
+            format!("recovered job {name} (round {}, {nodes}), restart {restart} of the master", world.round)
         }
-        (None, None) => format!("recovered job {name} (between rounds, {nodes}), start {life} of the master"),
+        (None, None) => {
+            format!("recovered job {name} (between rounds, {nodes}), restart {restart} of the master")
+        }
     }
 }
 
@@ -190,11 +232,42 @@ impl Record {
         if let Some(journal) = self.journal
             && let Err(error) = journal.clear().await
         {
-            // The job is over all the same; the next master with this folder reports how it ended.
+            // The job is over all the same; the next master with this directory reports how it ended.
             log_line(
                 log,
                 format_args!("warning: the job is over and its state could not be removed: {error}"),
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::testing;
+
+    #[test]
+    fn options_that_the_job_does_not_take_are_named_with_both_values() {
+        let kept = testing::policy();
+        assert_eq!(ignored_options(&kept, &kept), Vec::<String>::new());
+        let given =
+            Policy { restart_count: kept.restart_count + 2, taint_guard_permille: 250, ..kept.clone() };
+        assert_eq!(
+            ignored_options(&given, &Policy { taint_guard_permille: 300, ..kept.clone() }),
+            [
+                format!(
+                    "warning: --restart-count={} is ignored: the job in --state-dir was started with {}; use an empty \
+                     --state-dir to change it",
+                    given.restart_count, kept.restart_count
+                ),
+                "warning: --taint-guard=0.25 is ignored: the job in --state-dir was started with 0.3; use an empty \
+                 --state-dir to change it"
+                    .to_owned()
+            ]
+        );
+        let given = Policy { has_topology: !kept.has_topology, is_open: !kept.is_open, ..kept.clone() };
+        let lines = ignored_options(&given, &kept);
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert!(lines[0].contains("--topology-config") && lines[1].contains("job token"), "{lines:?}");
     }
 }

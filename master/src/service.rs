@@ -51,7 +51,7 @@ pub(crate) fn auth_interceptor(
             && let Err(refused) = token.check(&request)
         {
             if let Some(peer) = Peer::of(request.extensions()) {
-                refusals.log(peer.ip, "token", "refused a call: the job token is missing or wrong");
+                refusals.log(peer.ip, "token", "rejected a call: the job token is missing or wrong");
             }
             return Err(refused);
         }
@@ -77,7 +77,7 @@ impl MasterService {
         let peer = Peer::of(from);
         let refuse = |kind, reason: &dyn std::fmt::Display| {
             if let Some(peer) = peer {
-                self.refusals.log(peer.ip, kind, format_args!("refused its {call}: {reason}"));
+                self.refusals.log(peer.ip, kind, format_args!("rejected its {call}: {reason}"));
             }
         };
         let message = message.map_err(|error| {
@@ -134,7 +134,7 @@ fn too_many_sessions() -> Status {
 fn rejected(reason: Rejected) -> Status {
     match reason {
         Rejected::NotSubscribed => Status::failed_precondition(
-            "the master has no such stream of this node; subscribe first, then join or resume on that stream",
+            "the job master does not know this node's connection; the launcher connects again by itself",
         ),
         Rejected::Full => Status::resource_exhausted(format!(
             "{MAX_SUBSCRIBERS} nodes are subscribed to this master, which is its limit"

@@ -96,7 +96,7 @@ impl Streams {
             Effect::Push { node, push } => self.send(&node, Payload::Push(push)),
             Effect::Refuse { node, reason } => {
                 let reason = reason.to_string();
-                log_line(&self.log, format_args!("refused {node}: {reason}"));
+                log_line(&self.log, format_args!("rejected {node}: {reason}"));
                 self.send(&node, Payload::Push(Push::Refused { reason }));
                 self.open.remove(&node);
             }

@@ -66,7 +66,7 @@ pub struct TaintConfig {
 /// The taint report cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum TaintFileError {
-    /// A folder or a device, which the report would replace.
+    /// A directory or a device, which the report would replace.
     #[error("cannot write the taint report {}: it exists and is not a regular file", path.display())]
     NoFile {
         /// Its path.

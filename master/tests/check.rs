@@ -71,7 +71,7 @@ async fn live(mut node: Node) -> (Node, bool) {
                 node.client.report_check(report).await.unwrap();
             }
             Push::CheckOver { message } => {
-                assert!(message.contains("left out: node 3 (host-d, 127.0.0.1) (fault)"), "{message}");
+                assert!(message.contains("excluded: node 3 (host-d, 127.0.0.1) (fault)"), "{message}");
             }
             Push::Host { round, .. } => node.host(round).await.unwrap(),
             Push::Seat(seat) => {

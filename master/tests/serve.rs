@@ -219,7 +219,7 @@ async fn a_node_without_a_stream_cannot_join() {
     let join = join_request(request("b", terms(1, 1)));
     let status = a.client.join(common::signed_by("b", join)).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition);
-    assert!(status.message().contains("subscribe first"), "{status}");
+    assert!(status.message().contains("does not know this node's connection"), "{status}");
 }
 
 #[tokio::test]

@@ -25,7 +25,7 @@ async fn only_calls_with_the_token_are_served() {
         assert_eq!(status.code(), Code::Unauthenticated);
         assert!(status.message().contains("DLROVER_JOB_TOKEN"), "{status}");
     }
-    assert!(master.logs("127.0.0.1: refused a call: the job token is missing or wrong"));
+    assert!(master.logs("127.0.0.1: rejected a call: the job token is missing or wrong"));
     run_a_job(master.address, &Way { token: token("s3cret"), tls: None }).await;
     assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
 }

@@ -27,7 +27,7 @@ const PREFIX: &str = "dlrover-run.";
 #[derive(Debug, Clone)]
 pub struct Cgroup {
     path: PathBuf,
-    /// The open folder, into which a child can be forked.
+    /// The open directory, into which a child can be forked.
     folder: Arc<File>,
     /// Whether it was ever killed.
     killed: Arc<AtomicBool>,
@@ -67,7 +67,7 @@ impl Cgroup {
         let _stays_outside = unistd::write(&*self.procs, b"0");
     }
 
-    /// The open folder, to fork into it. `None` once it was killed: Linux 6.18 kills processes that are forked into
+    /// The open directory, to fork into it. `None` once it was killed: Linux 6.18 kills processes that are forked into
     /// such a cgroup (it compares the number of kills with that of the parent's own cgroup). Moving in still works.
     #[must_use]
     pub fn fork_target(&self) -> Option<BorrowedFd<'_>> {
@@ -119,7 +119,7 @@ pub fn sweep(spared: impl Fn() -> Vec<LauncherId>) -> Vec<Process> {
     swept
 }
 
-/// The folder of this process's version 2 cgroup.
+/// The directory of this process's version 2 cgroup.
 fn own_folder() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -170,7 +170,7 @@ mod tests {
         let left = Cgroup::make(&id).unwrap();
         assert!(sweep(Vec::new).is_empty());
         assert!(!left.path.exists());
-        // The orphan's zombie is reaped by init; until then the folder is busy.
+        // The orphan's zombie is reaped by init; until then the directory is busy.
         while cgroup.path.exists() {
             cgroup.remove();
             std::thread::yield_now();

@@ -4,7 +4,7 @@ use std::{io, thread};
 
 use tokio::sync::oneshot;
 
-/// Enough for files, folders, /proc and name lookups.
+/// Enough for files, directories, /proc and name lookups.
 const STACK_BYTES: usize = 512 << 10;
 
 /// Runs `work` on a new thread and returns its result. tokio's `spawn_blocking` panics where the system has no room

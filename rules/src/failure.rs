@@ -14,9 +14,9 @@ use diagnosis::exclusion::Exclusion;
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExitCause {
-    /// It exited with this code, 0 to 255.
+    /// The process exited with this code, 0 to 255.
     Code(i32),
-    /// It was killed by this signal.
+    /// The process was killed by this signal.
     Signal(i32),
 }
 
@@ -72,6 +72,9 @@ pub struct GroupFailure {
     /// Ranks of this node that had exited with code 0 before the first failure. A peer that still connects to one of
     /// them, or waits for it, fails.
     pub ended_before: Vec<Rank>,
+    /// Whether the OOM killer's counter could be read. Without it a SIGKILL may be the OOM killer's although
+    /// `out_of_memory` is false.
+    pub has_oom_counter: bool,
 }
 
 /// Returns the index of the root cause: the earliest in whole seconds, and the first noticed among equals, as

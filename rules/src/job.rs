@@ -20,6 +20,7 @@
 mod absent_nodes;
 mod check_history;
 mod checking;
+mod competing_jobs;
 mod event;
 mod gathering;
 mod hangs;
@@ -27,7 +28,6 @@ mod history;
 mod inventory;
 mod leaving;
 mod measuring;
-mod parties;
 mod restoring;
 mod status;
 #[cfg(test)]
@@ -48,10 +48,10 @@ use self::{
     absent_nodes::AbsentNodes,
     check_history::CheckHistory,
     checking::{Checking, LastCheck},
+    competing_jobs::OtherJobs,
     hangs::Hangs,
     history::History,
     measuring::Measuring,
-    parties::OtherJobs,
     withheld::FirstFailure,
 };
 use crate::{

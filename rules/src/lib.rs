@@ -33,7 +33,7 @@ pub mod restart;
 pub mod root_cause;
 pub mod signal_name;
 mod start_watch;
-pub mod stop_ladder;
+pub mod stop_sequence;
 pub mod taint_key;
 pub mod taint_report;
 pub mod topology;

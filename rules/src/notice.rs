@@ -193,7 +193,7 @@ impl fmt::Display for Notice {
                     Some(Finding::CutOff) => f.write_str("another node of the round still reaches it")?,
                     Some(Finding::Alone { lost, of }) => write!(
                         f,
-                        "only {lost} of {} asked have also lost it and can be reached, which is not a majority",
+                        "only {lost} of {} confirmed that they lost it too (a majority is needed)",
                         counted(*of as usize, "node")
                     )?,
                     Some(Finding::MasterDead { .. } | Finding::MasterGone) | None => {

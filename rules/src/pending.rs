@@ -94,7 +94,7 @@ impl fmt::Display for Pending {
                 write!(f, " ({} s of {} s)", waited.as_secs(), limit.as_secs_f64())
             }
             Self::Fenced { nodes, more, lease, waited, limit } => {
-                f.write_str("enough nodes joined, but ")?;
+                f.write_str("waiting for ")?;
                 for (number, node) in nodes.iter().enumerate() {
                     write!(f, "{}{node}", if number > 0 { ", " } else { "" })?;
                 }
@@ -103,13 +103,31 @@ impl fmt::Display for Pending {
                 }
                 write!(
                     f,
-                    " may still run workers of the last round: the next round starts {} s after their last message \
-                     if half of that round's nodes are connected; otherwise when they reconnect, \
-                     their launchers have exited, or other nodes take their node ranks (NODE_RANK) ({} s of {} s)",
-                    lease.as_secs_f64(),
+                    ", which may still run workers ({} s of {} s). ",
                     waited.as_secs(),
                     limit.as_secs_f64()
-                )
+                )?;
+                let lease = lease.as_secs_f64();
+                let rank = match nodes.as_slice() {
+                    [NodeName { rank, .. }] if *more == 0 => *rank,
+                    _ => {
+                        return write!(
+                            f,
+                            "They are given up {lease} s after their last messages if at least half of the round's \
+                             nodes are connected; to continue now, stop their launchers or start replacements with their \
+                             node ranks (NODE_RANK)"
+                        );
+                    }
+                };
+                write!(
+                    f,
+                    "It is given up {lease} s after its last message if at least half of the round's nodes are \
+                     connected; to continue now, stop its launcher or start a replacement with "
+                )?;
+                match rank {
+                    Some(rank) => write!(f, "NODE_RANK={rank}"),
+                    None => f.write_str("its node rank (NODE_RANK)"),
+                }
             }
             Self::Spare { nodes } => {
                 let nodes = counted(*nodes, "node");

@@ -106,11 +106,10 @@ impl fmt::Display for JobFailure {
                 }
                 Ok(())
             }
-            Self::Exhausted { rank, node, limit, reason } => write!(
-                f,
-                "node rank {rank} was lost again after {}, the limit: {node}: {reason}",
-                diagnosis::counted::counted(*limit, "replacement")
-            ),
+            Self::Exhausted { rank, node, limit, reason } => {
+                let node = NodeName { rank: Some(*rank), ..node.clone() };
+                write!(f, "{node} was lost: {reason}; not replaced ({limit} of {limit} replacements used)")
+            }
             Self::MasterLeft { node, reason } => {
                 write!(f, "{node}, whose launcher served the job master, left: {reason}")
             }
@@ -139,10 +138,10 @@ impl fmt::Display for JobFailure {
                 f.write_str(". With one more healthy node, the check could decide")
             }
             Self::Cut { message, fit, nodes, needed, why } => {
-                let able = format!("{fit} of {} could train together", counted(*nodes as usize, "node"));
-                write!(f, "the network check found broken paths between nodes: {message}; {able}")?;
+                let able = format!("{fit} of {} can train together", counted(*nodes as usize, "node"));
+                write!(f, "the network check found broken paths: {message}. {able}")?;
                 match why {
-                    CutEnd::TooFew => write!(f, ", fewer than the {needed} that the job needs")?,
+                    CutEnd::TooFew => write!(f, "; the job needs {needed}")?,
                     CutEnd::Policy => write!(f, ", and the job's policy is to fail")?,
                     CutEnd::WithoutMaster(node) => {
                         write!(f, ", without {node}, whose launcher serves the job master")?;
@@ -152,8 +151,8 @@ impl fmt::Display for JobFailure {
             }
             Self::MassFailure { faults, limit, nodes } => write!(
                 f,
-                "the network check found fault with {faults} of {nodes} nodes, more than the limit of \
-                 {limit}, so no node is tainted: check first what they share, a switch, a driver, the image or the \
+                "the network check found {faults} of {nodes} nodes at fault (limit: {limit}), so no node is \
+                 tainted: check first what they share, a switch, a driver, the image or the \
                  configuration"
             ),
         }

@@ -47,7 +47,7 @@ use crate::{
     restart::{self, AfterFailure},
     root_cause::RootCause,
     start_watch::StartWatch,
-    stop_ladder::StopLadder,
+    stop_sequence::StopSequence,
     world::Assignment,
 };
 use diagnosis::moment::Moment;
@@ -74,7 +74,7 @@ enum State {
     Running(LocalWorkers),
     Stopping {
         workers: LocalWorkers,
-        ladder: StopLadder,
+        sequence: StopSequence,
         then: AfterStop,
     },
     /// No restart is left and the workers are gone, but the master may yet report that their failure is secondary.
@@ -180,7 +180,7 @@ impl WorkerGroup {
                 Some(due.min(told))
             }
             State::Preparing(_) | State::Running(_) | State::Done => None,
-            State::Stopping { ladder, .. } => Some(ladder.deadline()),
+            State::Stopping { sequence, .. } => Some(sequence.deadline()),
             State::AwaitingRootCause { until, .. } => Some(*until),
             State::Leaving { since, is_farewell: true, .. } => Some(*since + FAREWELL_TIMEOUT),
             State::Leaving { since, is_farewell: false, .. } => self.away_until(*since).map(|(due, _)| due),
@@ -332,11 +332,11 @@ impl WorkerGroup {
                 None => Vec::new(),
                 Some(failure) => self.on_first_failure(now, failure),
             },
-            State::Stopping { workers, ladder, .. } => {
+            State::Stopping { workers, sequence, .. } => {
                 // Workers that end while stopping still belong in the report.
                 let _listed = workers.record(&exit, oom_kills);
                 if workers.alive.is_empty() {
-                    ladder.leaders_gone(now);
+                    sequence.workers_exited(now);
                 }
                 Vec::new()
             }
@@ -376,7 +376,7 @@ impl WorkerGroup {
 
     fn on_state_deadline(&mut self, now: Moment) -> Vec<Effect> {
         match &mut self.state {
-            State::Stopping { ladder, .. } => match ladder.expired(now) {
+            State::Stopping { sequence, .. } => match sequence.expired(now) {
                 Some(step) => self.on_stop_step(now, step),
                 None => Vec::new(),
             },

@@ -22,7 +22,7 @@ pub enum NameError {
 }
 
 impl DumpName {
-    /// Reads the name of a file, without its folder.
+    /// Reads the name of a file, without its directory.
     ///
     /// # Errors
     /// When it has another form, or when the rank is not below the size of the world.

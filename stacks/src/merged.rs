@@ -13,7 +13,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Merged {
     pub ranks: Ranks,
-    /// The sizes of the world that the dumps name. More than one: dumps of several runs are in one folder.
+    /// The sizes of the world that the dumps name. More than one: dumps of several runs are in one directory.
     pub world_sizes: BTreeSet<u32>,
     pub python: Trie,
     pub native: Trie,

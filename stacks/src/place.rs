@@ -187,14 +187,14 @@ fn native_wait(frames: &[Frame]) -> Option<&str> {
     names.filter(|name| NATIVE_WAITS.iter().any(|part| name.contains(part))).last()
 }
 
-/// Returns whose code a file is, by the folders that Python installs it into.
+/// Returns whose code a file is, by the directories that Python installs it into.
 fn owner(file: &str) -> Owner {
     for folder in ["/site-packages/", "/dist-packages/"] {
         if let Some((_, path)) = file.rsplit_once(folder) {
             return if path.starts_with("torch/") { Owner::Torch } else { Owner::Package };
         }
     }
-    // py-spy can shorten paths to what is behind the folder of packages; a build from sources has no such folder.
+    // py-spy can shorten paths to what is behind the directory of packages; a build from sources has no such directory.
     if file.starts_with("torch/") || file.contains("/pytorch/torch/") {
         return Owner::Torch;
     }

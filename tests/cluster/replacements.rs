@@ -43,7 +43,7 @@ fn the_fourth_loss_of_a_rank_ends_the_job() {
         let _world = job.await_world(2, round);
         kill_node(second);
     }
-    let sentence = "node rank 1 was lost again after 3 replacements, the limit";
+    let sentence = "; not replaced (3 of 3 replacements used)";
     let outcome = first.finish().expect_code(1);
     assert!(outcome.stderr.contains(sentence), "{outcome:#?}");
     let master = job.finish_master().expect_code(1);

@@ -81,7 +81,7 @@ fn the_file_is_read_again_for_each_round() {
     let third = job.await_world(3, 2);
     assert_eq!(order(&third), [0, 1, 2]);
     assert_eq!(from_disk(&third), [] as [usize; 0]);
-    let output = job.await_master_log("the last good one stays in use");
+    let output = job.await_master_log("; node ranks follow its last usable content");
     assert!(output.contains("line 2 has 2 columns instead of 3"), "{output}");
     job.ends_well(nodes);
 }

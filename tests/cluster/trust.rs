@@ -25,7 +25,7 @@ fn only_nodes_with_the_jobs_token_are_admitted() {
         assert!(outcome.stderr.contains("the job token is missing or wrong"), "{outcome:#?}");
         assert!(!outcome.stderr.contains("s3creT"), "no secret is shown: {outcome:#?}");
     }
-    let _said = job.await_master_log("refused a call: the job token is missing or wrong");
+    let _said = job.await_master_log("rejected a call: the job token is missing or wrong");
     let by_variable = job.ranked(0).env("DLROVER_JOB_TOKEN", "s3cret").flags(["--nnodes=2"]).start();
     let by_file = job.ranked(1).env("DLROVER_JOB_TOKEN_FILE", &file).flags(["--nnodes=2"]).start();
     let _world = job.await_world(2, 0);

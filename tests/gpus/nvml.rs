@@ -29,9 +29,9 @@ fn run(state: &str, flags: &[&str]) -> support::launch::Outcome {
 fn links_ids_memory_and_health_come_from_the_driver() {
     for (state, words) in [
         ("used=1:61", "(1 busy left out)"),
-        ("lost=1", "GPU 1 is excluded: it has fallen off the bus"),
-        ("ecc=1:3", "GPU 1 is excluded: 3 uncorrectable ECC errors"),
-        ("denied=1", "GPU 1 is excluded: permission denied"),
+        ("lost=1", "GPU 1 is not used: it has fallen off the bus"),
+        ("ecc=1:3", "GPU 1 is not used: 3 uncorrectable ECC errors"),
+        ("denied=1", "GPU 1 is not used: permission denied"),
     ] {
         let run = run(state, &["--nproc-per-node=4"]);
         for rank in 0..4 {

@@ -7,8 +7,8 @@ use super::*;
 #[test]
 fn a_failing_tool_prevents_the_choice_and_not_the_run() {
     for (script, words) in [
-        ("exec sleep 1000", "no answer within 2s; last step: {}/nvidia-smi --query-gpu=... --format=..."),
-        ("sleep 1000 & wait", "no answer within 2s; last step: {}/nvidia-smi --query-gpu=... --format=..."),
+        ("exec sleep 1000", "no answer within 2 s; last step: {}/nvidia-smi --query-gpu=... --format=..."),
+        ("sleep 1000 & wait", "no answer within 2 s; last step: {}/nvidia-smi --query-gpu=... --format=..."),
         (
             "exec yes GPU0",
             "{}/nvidia-smi --query-gpu=... --format=...: killed: printed more than 262144 bytes",
@@ -29,7 +29,7 @@ fn a_failing_tool_prevents_the_choice_and_not_the_run() {
 #[test]
 fn so_does_an_invalid_table() {
     for (script, words) in [
-        ("exec sleep 1000", "no answer within 2s; last step: {}/nvidia-smi topo -m"),
+        ("exec sleep 1000", "no answer within 2 s; last step: {}/nvidia-smi topo -m"),
         ("exec yes GPU0", "{}/nvidia-smi topo -m: killed: printed more than 262144 bytes"),
         (
             "echo GPU0 GPU1",

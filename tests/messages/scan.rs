@@ -119,21 +119,68 @@ fn test_modules(path: &str, file: &File) -> Vec<String> {
     modules.map(|name| format!("{folder}/{name}.rs")).collect()
 }
 
-/// The first sentence of a documentation.
+/// The first sentence of a documentation, without the brackets of links; empty where it is a heading or only a link.
 fn doc(attributes: &[Attribute]) -> String {
     let mut text = String::new();
     for attribute in attributes {
         let Meta::NameValue(pair) = &attribute.meta else { continue };
         let Expr::Lit(value) = &pair.value else { continue };
         let (true, Lit::Str(line)) = (pair.path.is_ident("doc"), &value.lit) else { continue };
-        if line.value().trim().is_empty() {
+        if line.value().trim().is_empty() || line.value().trim_start().starts_with('#') {
             break;
         }
         text += line.value().trim_end();
     }
-    let text = text.trim().replace("mod@", "");
+    let text = text.trim();
+    let is_link = |text: &str| text.starts_with("[`") && text.trim_end_matches('.').ends_with("`]");
+    if is_link(text) && text.matches('[').count() == 1 {
+        return String::new();
+    }
+    let text = without_links(text);
     let end = text.find(". ").map_or(text.len(), |end| end + 1);
     text[..end].to_owned()
+}
+
+/// ``[`Name`]`` and ``[mod@name]`` as ``Name`` and `name`, in code as they were; `[text](place)` as its text.
+fn without_links(text: &str) -> String {
+    let (mut plain, mut rest) = (String::new(), text);
+    while let Some((before, link)) = rest.split_once('[') {
+        let Some((name, after)) = link.split_once(']') else { break };
+        let is_link = name.starts_with('`') && name.ends_with('`') || name.starts_with("mod@");
+        let place = after.strip_prefix('(').and_then(|place| place.split_once(')'));
+        plain.push_str(before);
+        match (is_link, place) {
+            (_, Some((_, after))) => {
+                plain.push_str(name);
+                rest = after;
+            }
+            (true, None) => {
+                plain.push_str(&name.replace("mod@", "").replace("Self::", "").replace("super::", ""));
+                rest = after;
+            }
+            (false, None) => {
+                plain.push_str(&format!("[{name}]"));
+                rest = after;
+            }
+        }
+    }
+    plain + rest
+}
+
+#[test]
+fn the_documentation_of_a_message_has_no_headings_and_no_links() {
+    let first = |text: &str| {
+        let item: syn::ItemStruct = syn::parse_str(&format!("{text}\nstruct It;")).unwrap();
+        doc(&item.attrs)
+    };
+    assert_eq!(first("/// # Errors\n///\n/// When it fails."), "");
+    assert_eq!(first("/// It ends. # Errors"), "It ends.");
+    assert_eq!(
+        first("/// What [`Self::end`] ends; [a page](x.md).\n/// # Errors"),
+        "What `end` ends; a page."
+    );
+    assert_eq!(first("/// [`Taints`]."), "");
+    assert_eq!(first("/// The list [1] of `x[0]`."), "The list [1] of `x[0]`.");
 }
 
 fn is_test(attributes: &[Attribute]) -> bool {

@@ -202,7 +202,7 @@ fn a_missing_script_is_reported_once_and_starts_no_worker() {
     refuse(
         1,
         launch().flags(["--no-python"]).script("no-such-program"),
-        "no folder of PATH has such a program",
+        "no directory of PATH has such a program",
     );
     let private = launch();
     let script = private.dir().join("private.py");

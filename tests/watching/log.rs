@@ -40,7 +40,7 @@ fn own_lines(run: &Outcome) -> Vec<&str> {
 const INFO: [&str; 7] = [
     "configuration: run id ",
     "rendezvous: this node alone",
-    "log folder: /",
+    "log directory: /",
     "round 0: node rank 0 of 1, ranks 0-1 of 2, MASTER_ADDR=",
     "round 0: started local rank ",
     "the run succeeded",

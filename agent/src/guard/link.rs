@@ -52,11 +52,11 @@ impl GuardLink {
     /// When the message is too large. A dead guard is not an error: its exit is reported by the reaper.
     pub fn send(&mut self, message: &ToGuard, fds: Vec<OwnedFd>) -> io::Result<()> {
         self.outbox.push_back(Outgoing { bytes: encode(message)?, sent: 0, fds });
-        self.push_out();
+        self.flush_outbox();
         Ok(())
     }
 
-    fn push_out(&mut self) {
+    fn flush_outbox(&mut self) {
         while let Some(first) = self.outbox.front_mut() {
             let socket = &self.socket;
             let sent = socket
@@ -104,7 +104,7 @@ impl GuardLink {
                 }
             }
             if ready.is_writable() {
-                self.push_out();
+                self.flush_outbox();
             }
         }
     }

@@ -409,7 +409,7 @@ impl Shared {
     }
 }
 
-/// A sentence without its full stop.
+/// Why the output of a stream is lost, without a full stop.
 fn loss(stream: &str, errno: Errno) -> String {
     let (why, how_long) = match errno {
         Errno::EPIPE => ("its reader has closed the pipe", "from now on"),

@@ -13,8 +13,8 @@ pub enum LogError {
     /// `--log-dir` names a file. The message is torchrun's.
     #[error("log_dir: {} is a file", path.display())]
     NotADirectory { path: PathBuf },
-    /// A folder of the layout could not be made.
-    #[error("cannot create the log folder {}", path.display())]
+    /// A directory of the layout could not be made.
+    #[error("cannot create the log directory {}", path.display())]
     MakeFolder {
         path: PathBuf,
         #[source]

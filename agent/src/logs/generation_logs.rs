@@ -59,7 +59,7 @@ pub(crate) struct WorkerLogs {
 
 /// What one worker leaves behind.
 #[derive(Debug)]
-pub struct LeftBy {
+pub struct WorkerOutput {
     local_rank: LocalRank,
     tail: Option<TailIn>,
     /// The tail contains the worker's standard output too, because both share a relay.
@@ -72,7 +72,7 @@ pub struct LeftBy {
     progress: Arc<Progress>,
 }
 
-impl LeftBy {
+impl WorkerOutput {
     /// Waits until all that the worker has written is read. Blocks.
     pub fn wait_for_output(&self, timeout: Duration) {
         let is_read = |state: &State| state.running.iter().all(|(rank, _)| *rank != self.local_rank);
@@ -113,9 +113,9 @@ impl GenerationLogs {
 
     /// What a worker leaves behind; `None`: the generation does not have this worker.
     #[must_use]
-    pub fn left_by(&self, local_rank: LocalRank) -> Option<LeftBy> {
+    pub fn output_of(&self, local_rank: LocalRank) -> Option<WorkerOutput> {
         let worker = self.workers.get(&local_rank)?;
-        Some(LeftBy {
+        Some(WorkerOutput {
             local_rank,
             tail: worker.tail.clone(),
             tail_is_mixed: worker.tail_is_mixed,
@@ -129,7 +129,7 @@ impl GenerationLogs {
     /// The last 64 KiB of the worker's standard error; `None` when they are not kept.
     #[must_use]
     pub fn stderr_tail(&self, local_rank: LocalRank) -> Option<Vec<u8>> {
-        self.left_by(local_rank)?.stderr_tail()
+        self.output_of(local_rank)?.stderr_tail()
     }
 
     /// The log files of the worker's standard output and standard error, where they have one.

@@ -34,7 +34,7 @@ mod tail;
 
 pub use console::Console;
 pub use error::LogError;
-pub use generation_logs::{Drained, GenerationLogs, LeftBy};
+pub use generation_logs::{Drained, GenerationLogs, WorkerOutput};
 pub use log_style::{LogFormat, LogStyle};
 pub use plain::plain;
 pub(crate) use run_dir::planned_folder;

@@ -1,4 +1,4 @@
-//! Opens one generation: folders, files, pipes, relays.
+//! Opens one generation: directories, files, pipes, relays.
 
 use std::{
     collections::BTreeMap,
@@ -153,7 +153,7 @@ impl<'a> Opening<'a> {
                 let null = null.map_err(|source| LogError::OpenFile { path: path.to_owned(), source })?;
                 Ok(Some(null.into()))
             }
-            // Without a folder there is no file; the plan never asks for one then.
+            // Without a directory there is no file; the plan never asks for one then.
             (Plan::Inherit | Plan::File | Plan::Tee, _) => Ok(None),
         }
     }

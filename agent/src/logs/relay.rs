@@ -204,7 +204,7 @@ impl Tee {
         for slice in bytes.chunks(SLICE_BYTES) {
             self.lines.push(now, slice, &mut self.output);
             if self.output.console.len() >= CHUNK_BYTES {
-                self.put_out();
+                self.write_pending();
             }
         }
         self.tick(now);
@@ -212,16 +212,16 @@ impl Tee {
 
     fn tick(&mut self, now: Instant) {
         self.lines.tick(now, &mut self.output);
-        self.put_out();
+        self.write_pending();
     }
 
     fn finish(&mut self) -> u64 {
         self.lines.finish(&mut self.output);
-        self.put_out();
+        self.write_pending();
         self.outlet.lost
     }
 
-    fn put_out(&mut self) {
+    fn write_pending(&mut self) {
         if let Some(filtered) = &mut self.filtered
             && !self.output.filtered.is_empty()
         {

@@ -1,5 +1,5 @@
-//! The folders of a run. The layout is torchrun's, but torchrun deletes the folder of an attempt before it starts
-//! that attempt again.
+//! The directories of a run. The layout is torchrun's, but torchrun deletes the directory of an attempt before it
+//! starts that attempt again.
 //!
 //! ```text
 //! <log_dir>/<run_id>_<8 random>/          made once per launcher, 0700
@@ -21,14 +21,14 @@ use rules::LocalRank;
 use super::error::LogError;
 use crate::config::LogDir;
 
-/// The folder of this launcher's run.
+/// The directory of this launcher's run.
 #[derive(Debug)]
 pub(crate) struct RunDir {
     path: PathBuf,
 }
 
 impl RunDir {
-    /// Makes the folder; `None` if nothing is to be written.
+    /// Makes the directory; `None` if nothing is to be written.
     pub(crate) fn make(dir: &LogDir, run_id: &str) -> Result<Option<Self>, LogError> {
         let base = match dir {
             LogDir::Nowhere => return Ok(None),
@@ -50,7 +50,7 @@ impl RunDir {
         &self.path
     }
 
-    /// Makes the folder of one generation: `attempt_<n>`, or `attempt_<n>.<k>` with the smallest free k from 1.
+    /// Makes the directory of one generation: `attempt_<n>`, or `attempt_<n>.<k>` with the smallest free k from 1.
     /// Nothing is ever deleted or overwritten.
     pub(crate) fn make_attempt(&self, restart_count: u32) -> Result<AttemptDir, LogError> {
         let mut name = format!("attempt_{restart_count}");
@@ -59,7 +59,7 @@ impl RunDir {
             match fs::create_dir(&path) {
                 Ok(()) => return Ok(AttemptDir { path }),
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-                // The folder was deleted meanwhile, which is no reason to end a run.
+                // The directory was deleted meanwhile, which is no reason to end a run.
                 Err(e) if e.kind() == io::ErrorKind::NotFound && !self.path.exists() => {
                     fs::create_dir_all(&self.path).map_err(|source| making(&self.path, source))?;
                 }
@@ -71,8 +71,8 @@ impl RunDir {
     }
 }
 
-/// The folder that [`RunDir::make`] would make, with `<random>` for the random part of a name; `None` if nothing is to
-/// be written.
+/// The directory that [`RunDir::make`] would make, with `<random>` for the random part of a name; `None` if nothing
+/// is to be written.
 pub(crate) fn planned_folder(dir: &LogDir, run_id: &str) -> Option<PathBuf> {
     let base = match dir {
         LogDir::Nowhere => return None,
@@ -82,7 +82,7 @@ pub(crate) fn planned_folder(dir: &LogDir, run_id: &str) -> Option<PathBuf> {
     Some(base.join(format!("{}_<random>", folder_name(run_id))))
 }
 
-/// The folder of one generation.
+/// The directory of one generation.
 #[derive(Debug)]
 pub(crate) struct AttemptDir {
     path: PathBuf,
@@ -101,7 +101,7 @@ impl AttemptDir {
     }
 }
 
-/// Makes a folder with mode 0700, named `<prefix><8 random of a-z 0-9 _>`, as Python's `mkdtemp`.
+/// Makes a directory with mode 0700, named `<prefix><8 random of a-z 0-9 _>`, as Python's `mkdtemp`.
 fn make_unique(parent: &Path, prefix: &str) -> Result<PathBuf, LogError> {
     /// As Python's `tempfile.TMP_MAX`; two tries are rare.
     const TRIES: u32 = 10_000;
@@ -122,8 +122,8 @@ fn make_unique(parent: &Path, prefix: &str) -> Result<PathBuf, LogError> {
     Err(making(&path, io::ErrorKind::AlreadyExists.into()))
 }
 
-/// A run id as part of a folder's name: `/` and control characters become `_`, and it is truncated to the length of a
-/// file name. torchrun fails on `/`.
+/// A run id as part of a directory's name: `/` and control characters become `_`, and it is truncated to the length
+/// of a file name. torchrun fails on `/`.
 fn folder_name(run_id: &str) -> String {
     /// A file name has at most 255 bytes; `_` and 8 random letters follow.
     const MAX_BYTES: usize = 200;
@@ -132,7 +132,7 @@ fn folder_name(run_id: &str) -> String {
     name
 }
 
-/// Workers may change their working folder, so they get absolute paths.
+/// Workers may change their working directory, so they get absolute paths.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
@@ -192,7 +192,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let below = file.path().join("logs");
         let error = RunDir::make(&LogDir::At(below.clone()), "job").unwrap_err();
-        assert_eq!(error.to_string(), format!("cannot create the log folder {}", below.display()));
+        assert_eq!(error.to_string(), format!("cannot create the log directory {}", below.display()));
     }
 
     #[test]

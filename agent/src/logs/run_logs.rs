@@ -14,7 +14,7 @@ use super::{
 };
 use crate::config::LogConfig;
 
-/// The logs of a launcher: its run folder and its sources on the console.
+/// The logs of a launcher: its run directory and its sources on the console.
 #[derive(Debug)]
 pub struct Logs {
     pub(crate) config: LogConfig,
@@ -26,10 +26,10 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Makes the run folder. `role` is for the prefix of tee'd lines.
+    /// Makes the run directory. `role` is for the prefix of tee'd lines.
     ///
     /// # Errors
-    /// When the folder cannot be made.
+    /// When the directory cannot be made.
     pub fn new(config: LogConfig, run_id: &str, role: &str, console: Console) -> Result<Self, LogError> {
         let run_dir = RunDir::make(&config.dir, run_id)?;
         // As torchrun: the short name of socket.gethostname().
@@ -37,11 +37,11 @@ impl Logs {
         Ok(Self { config, role: role.to_owned(), hostname, console, run_dir, sources: BTreeMap::new() })
     }
 
-    /// Opens one generation: its folders, files and pipes, and the relay threads. Call it before the workers are
+    /// Opens one generation: its directories, files and pipes, and the relay threads. Call it before the workers are
     /// started. The generation before it may still be draining.
     ///
     /// # Errors
-    /// When a folder, a file or a pipe cannot be made.
+    /// When a directory, a file or a pipe cannot be made.
     pub fn open(
         &mut self,
         restart_count: u32,

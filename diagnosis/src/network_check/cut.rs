@@ -13,7 +13,6 @@ use super::{
     facts::Facts,
     partial_uplinks::PartialUplinkFault,
 };
-use crate::counted::counted;
 
 /// Up to so many conflicts are solved exactly; of more, the one with the most conflicts is removed first.
 const EXACT: usize = 16;
@@ -86,14 +85,7 @@ pub(super) fn cut(
         let (a, b) = never_passed(facts).next().unwrap_or_default();
         causes.push(format!("tests between node {a} and node {b} failed and never passed"));
     }
-    let message = format!(
-        "{}: {} can train together, and {} more ({}) cannot be reached by all of them",
-        listed(&causes),
-        counted(kept.len(), "healthy node"),
-        left_out.len(),
-        listed(&left_out.iter().map(|node| format!("node {node}")).collect::<Vec<_>>()),
-    );
-    Some(Cut { left_out, message })
+    Some(Cut { left_out, message: listed(&causes) })
 }
 
 /// `a, b and 3 more`.
@@ -108,12 +100,12 @@ impl NetworkElement {
         let (rack, pod) = (|rack: &u32| names.rack(*rack), |pod: &u32| names.pod(*pod));
         match self {
             Self::Node(node) => format!("node {node} is broken"),
-            Self::Link(a, b) => format!("the path between node {a} and node {b} is dead"),
-            Self::RackPair(a, b) => format!("the path between {} and {} is dead", rack(a), rack(b)),
-            Self::Uplink(it) => format!("the uplink of {} is dead", rack(it)),
-            Self::PartialUplink(it) => format!("part of the uplinks of {} is dead", rack(it)),
-            Self::Leaf(it) => format!("the switch of {} is dead", rack(it)),
-            Self::Pod(it) => format!("the racks of {} are cut off: its switch is dead", pod(it)),
+            Self::Link(a, b) => format!("the path between node {a} and node {b} is down"),
+            Self::RackPair(a, b) => format!("the path between {} and {} is down", rack(a), rack(b)),
+            Self::Uplink(it) => format!("the uplink of {} is down", rack(it)),
+            Self::PartialUplink(it) => format!("part of the uplinks of {} is down", rack(it)),
+            Self::Leaf(it) => format!("the switch of {} is down", rack(it)),
+            Self::Pod(it) => format!("the switch of {} is down", pod(it)),
         }
     }
 }

@@ -109,12 +109,12 @@ fn unreachable(
         None if facts.racks.is_leaf_dead(log.rack(number)) => {
             format!(
                 "no node of {rack} passed a test, not even with another node of that rack: the switch of {rack} is \
-                 dead, or all of its nodes are broken"
+                 down, or all of its nodes are broken"
             )
         }
         None => {
             format!(
-                "either the node or the uplink of {rack} is broken; no test within the rack can tell which"
+                "either the node is broken or the uplink of {rack} is down; no test within the rack can tell which"
             )
         }
     };

@@ -164,7 +164,7 @@ pub enum NodeVerdict {
     StragglerCompute,
     /// Its transfers take too long, with enough nodes that are good.
     StragglerNetwork,
-    /// It passes and fails by turns.
+    /// It fails intermittently.
     Flaky,
     /// There is not enough evidence.
     Inconclusive,

@@ -23,7 +23,7 @@ impl Job {
         } else if is_in_doubt {
             Self::Fails { code: INCONCLUSIVE, why: "inconclusive, and --on-inconclusive=fail" }
         } else if outcome.cut.is_some() && policy.on_bad_path == OnBadPath::Fail {
-            Self::Fails { code: INCONCLUSIVE, why: "a path is cut, and --on-bad-path=fail" }
+            Self::Fails { code: INCONCLUSIVE, why: "a path is down, and --on-bad-path=fail" }
         } else {
             Self::GoesOn { with: outcome.nodes.len() - without, without }
         }

@@ -51,10 +51,9 @@ fn write(text: &mut String, settings: &Settings, outcome: &Outcome) -> fmt::Resu
     write_truth(text, &truth)?;
     let guard = &outcome.guard;
     let tainted = nodes(outcome, |node| node.tainted).len();
-    let held =
-        if guard.mass_failure { "a mass failure, so no node is tainted" } else { "the taints are applied" };
-    let (deserved, limit) = (guard.taints, guard.limit);
-    writeln!(text, "\ntainted: {tainted} ({deserved} deserved, {limit} allowed: {held})")?;
+    let limit = guard.limit;
+    let withheld = if guard.mass_failure { format!("{} withheld, ", guard.taints) } else { String::new() };
+    writeln!(text, "\ntainted: {tainted} of {all} ({withheld}limit: {limit})")?;
     writeln!(text, "the job: {job}")
 }
 
@@ -68,16 +67,20 @@ pub(super) fn broken(settings: &Settings) -> String {
         (cluster.local_fault.len(), "with a local fault"),
         (cluster.lost.len(), "lost"),
         some(cluster.dies.len(), "that breaks later", "that break later"),
-        (cluster.slow_nic.len(), "with a slow network card"),
+        (cluster.slow_nic.len(), "with a slow network interface"),
         (cluster.slow_compute.len(), "slow to compute"),
         (cluster.flaky.len(), "flaky"),
-        some(cluster.liars.len(), "liar", "liars"),
-        some(cluster.dead_links.len(), "dead link", "dead links"),
+        (cluster.liars.len(), "with false reports"),
+        some(cluster.dead_links.len(), "link down", "links down"),
         some(cluster.slow_links.len(), "slow link", "slow links"),
-        some(cluster.dead_rack_pairs.len(), "dead path between racks", "dead paths between racks"),
+        some(cluster.dead_rack_pairs.len(), "path between racks down", "paths between racks down"),
         some(cluster.dead_uplinks.len(), "rack cut off", "racks cut off"),
         some(cluster.uplink_dies.len(), "rack cut off later", "racks cut off later"),
-        some(cluster.partial_uplinks.len(), "rack with some dead uplinks", "racks with some dead uplinks"),
+        some(
+            cluster.partial_uplinks.len(),
+            "rack with part of its uplinks down",
+            "racks with part of their uplinks down",
+        ),
         some(cluster.dead_pods.len(), "pod cut off", "pods cut off"),
     ];
     let counts = broken.iter().filter(|(count, _)| *count > 0);
@@ -146,7 +149,7 @@ fn write_nodes(text: &mut String, outcome: &Outcome, job: Job) -> fmt::Result {
             let fine = count(fine, "node");
             writeln!(
                 text,
-                "\n{fine} {is} not tested: a single node has no partner to test with, and counts as healthy"
+                "\n{fine} {is} not tested: a single node has no peer to test with, and counts as healthy"
             )?;
         }
         false => {
@@ -182,7 +185,7 @@ fn write_nodes(text: &mut String, outcome: &Outcome, job: Job) -> fmt::Result {
 fn write_paths(text: &mut String, outcome: &Outcome) -> fmt::Result {
     for link in &outcome.links {
         let kind = match link.kind {
-            LinkKind::Dead => "dead",
+            LinkKind::Dead => "down",
             LinkKind::Slow => "slow",
             LinkKind::Flaky => "works intermittently",
         };
@@ -192,7 +195,7 @@ fn write_paths(text: &mut String, outcome: &Outcome) -> fmt::Result {
         let (a, b) = pair.racks;
         writeln!(
             text,
-            "path between rack {a} and rack {b}: bad; {} failed over it",
+            "path between rack {a} and rack {b}: down; {} failed over it",
             count(pair.pairs.len(), "pair")
         )?;
     }
@@ -210,7 +213,7 @@ fn write_paths(text: &mut String, outcome: &Outcome) -> fmt::Result {
         let tested = count(tested as usize, "pair");
         writeln!(
             text,
-            "rack {rack}: part of its uplinks is dead; {dead} of {tested} with other racks failed"
+            "rack {rack}: part of its uplinks is down; {dead} of {tested} with other racks failed"
         )?;
     }
     for ambiguity in &outcome.ambiguous {

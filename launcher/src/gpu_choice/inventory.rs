@@ -62,11 +62,11 @@ pub enum NoInventory {
     NoGpu(Vec<String>),
     #[error("the inspection of this node's GPUs timed out{}", said(.0))]
     NoEnd(Vec<String>),
-    #[error("the GPUs of this node are not numbered consecutively from 0: found gpu {0}")]
+    #[error("the GPUs of this node are not numbered consecutively from 0: found GPU {0}")]
     Number(u32),
-    #[error("gpu {0} has no id that a list could name it by")]
+    #[error("GPU {0} has no id that a list could name it by")]
     Nameless(u32),
-    #[error("the link between gpu {one} and gpu {other} is not known{}", said(.notes))]
+    #[error("the link between GPU {one} and GPU {other} is not known{}", said(.notes))]
     NoLink { one: u32, other: u32, notes: Vec<String> },
     #[error("{}: {why}", .file.display())]
     File { file: PathBuf, why: String },
@@ -93,10 +93,10 @@ pub(crate) fn take(
     devices: &Devices<'_>,
     file: Option<&Path>,
 ) -> Result<Inventory, NoInventory> {
-    let filed = file.map(|file| from_file(host, file)).transpose()?;
-    let told = host.accelerators(env.tool_path());
-    let matrix = filed.map_or_else(|| told_matrix(&told), Ok)?;
-    let (gpus, vendor) = told_or_filed(devices, &told);
+    let given = file.map(|file| from_file(host, file)).transpose()?;
+    let reported = host.accelerators(env.tool_path());
+    let matrix = given.map_or_else(|| reported_matrix(&reported), Ok)?;
+    let (gpus, vendor) = reported_or_from_driver_files(devices, &reported);
     if gpus.len() != matrix.size() {
         return Err(NoInventory::Differ { matrix: matrix.size(), gpus: gpus.len() });
     }
@@ -109,13 +109,13 @@ pub(crate) fn take(
 ///
 /// When no driver and no tool describes them, or what they describe is no topology.
 pub fn by_drivers(host: &dyn Host, env: Environment<'_>) -> Result<(Matrix, Vec<Gpu>), NoInventory> {
-    let told = host.accelerators(env.tool_path());
-    Ok((told_matrix(&told)?, told_or_filed(&Devices::new(host.root()), &told).0))
+    let reported = host.accelerators(env.tool_path());
+    Ok((reported_matrix(&reported)?, reported_or_from_driver_files(&Devices::new(host.root()), &reported).0))
 }
 
 /// This node's accelerators, as well as they are known. None is an answer.
 pub(crate) fn gpus(host: &dyn Host, env: Environment<'_>, devices: &Devices<'_>) -> (Vec<Gpu>, Vendor) {
-    told_or_filed(devices, &host.accelerators(env.tool_path()))
+    reported_or_from_driver_files(devices, &host.accelerators(env.tool_path()))
 }
 
 /// The links in a file.
@@ -130,47 +130,47 @@ pub fn from_file(host: &dyn Host, file: &Path) -> Result<Matrix, NoInventory> {
 }
 
 /// All accelerators, each at the index of its number.
-fn told_gpus(told: &gpus::Inventory) -> Result<(Vec<Gpu>, Vendor), NoInventory> {
-    if told.hangs_at.is_some() {
-        return Err(NoInventory::NoEnd(told.notes.clone()));
+fn reported_gpus(reported: &gpus::Inventory) -> Result<(Vec<Gpu>, Vendor), NoInventory> {
+    if reported.hangs_at.is_some() {
+        return Err(NoInventory::NoEnd(reported.notes.clone()));
     }
-    let Some(vendor) = told.vendor.filter(|_| !told.gpus.is_empty()) else {
-        return Err(NoInventory::NoGpu(told.notes.clone()));
+    let Some(vendor) = reported.vendor.filter(|_| !reported.gpus.is_empty()) else {
+        return Err(NoInventory::NoGpu(reported.notes.clone()));
     };
     let gpu = |(place, gpu): (u32, &gpus::Gpu)| match gpu.index {
         index if index != place => Err(NoInventory::Number(index)),
         index => Gpu::new(vendor, gpu.clone()).ok_or(NoInventory::Nameless(index)),
     };
-    Ok(((0..).zip(&told.gpus).map(gpu).collect::<Result<Vec<Gpu>, NoInventory>>()?, vendor))
+    Ok(((0..).zip(&reported.gpus).map(gpu).collect::<Result<Vec<Gpu>, NoInventory>>()?, vendor))
 }
 
 /// The links between them. A broken one has none: it gets the longest path to all others, and is not chosen anyway.
-fn told_matrix(told: &gpus::Inventory) -> Result<Matrix, NoInventory> {
-    told_gpus(told)?;
+fn reported_matrix(reported: &gpus::Inventory) -> Result<Matrix, NoInventory> {
+    reported_gpus(reported)?;
     let between = |a: &gpus::Gpu, b: &gpus::Gpu| {
         if a.index == b.index {
             return Ok(LinkKind::Same);
         }
         let (one, other) = (a.index.min(b.index), a.index.max(b.index));
-        let link = told.links.iter().find(|link| (link.a, link.b) == (one, other)).map(|link| link.link);
+        let link = reported.links.iter().find(|link| (link.a, link.b) == (one, other)).map(|link| link.link);
         let is_broken = a.trouble.is_some() || b.trouble.is_some();
-        let unknown = || NoInventory::NoLink { one, other, notes: told.notes.clone() };
+        let unknown = || NoInventory::NoLink { one, other, notes: reported.notes.clone() };
         link.or_else(|| is_broken.then_some(LinkKind::Pci(PciPath::System))).ok_or_else(unknown)
     };
-    let row = |a: &gpus::Gpu| told.gpus.iter().map(|b| between(a, b)).collect();
-    let rows = told.gpus.iter().map(row).collect::<Result<Vec<Vec<LinkKind>>, NoInventory>>()?;
-    let numa: Vec<Option<u32>> = told.gpus.iter().map(|gpu| gpu.numa_node).collect();
+    let row = |a: &gpus::Gpu| reported.gpus.iter().map(|b| between(a, b)).collect();
+    let rows = reported.gpus.iter().map(row).collect::<Result<Vec<Vec<LinkKind>>, NoInventory>>()?;
+    let numa: Vec<Option<u32>> = reported.gpus.iter().map(|gpu| gpu.numa_node).collect();
     Ok(Matrix::new(&rows, &numa)?)
 }
 
 /// As reported, or as the driver's files name them.
-fn told_or_filed(devices: &Devices<'_>, told: &gpus::Inventory) -> (Vec<Gpu>, Vendor) {
-    told_gpus(told).unwrap_or_else(|_| {
-        let filed = match devices.kind() {
+fn reported_or_from_driver_files(devices: &Devices<'_>, reported: &gpus::Inventory) -> (Vec<Gpu>, Vendor) {
+    reported_gpus(reported).unwrap_or_else(|_| {
+        let vendor = match devices.kind() {
             Some("metax") => Vendor::Metax,
             _ => Vendor::Nvidia,
         };
-        let vendor = told.vendor.unwrap_or(filed);
+        let vendor = reported.vendor.unwrap_or(vendor);
         (in_the_drivers_files(devices, vendor), vendor)
     })
 }
@@ -188,7 +188,7 @@ fn in_the_drivers_files(devices: &Devices<'_>, vendor: Vendor) -> Vec<Gpu> {
 mod tests {
     use super::*;
 
-    fn told(size: u32) -> gpus::Inventory {
+    fn reported(size: u32) -> gpus::Inventory {
         let gpu = |index| gpus::Gpu { index, uuid: Some(format!("GPU-{index}")), ..gpus::Gpu::default() };
         gpus::Inventory {
             vendor: Some(Vendor::Nvidia),
@@ -200,26 +200,26 @@ mod tests {
 
     #[test]
     fn errors_have_the_messages_of_drivers_and_tools() {
-        let why = |told: &gpus::Inventory| told_matrix(told).unwrap_err().to_string();
+        let why = |reported: &gpus::Inventory| reported_matrix(reported).unwrap_err().to_string();
         let notes = "no library; smi topo -m: no table";
-        assert_eq!(why(&told(0)), format!("no GPU found on this node: {notes}"));
-        assert_eq!(why(&told(2)), format!("the link between gpu 0 and gpu 1 is not known: {notes}"));
+        assert_eq!(why(&reported(0)), format!("no GPU found on this node: {notes}"));
+        assert_eq!(why(&reported(2)), format!("the link between GPU 0 and GPU 1 is not known: {notes}"));
         assert_eq!(why(&gpus::Inventory::default()), "no GPU found on this node");
-        let hangs = gpus::Inventory { hangs_at: Some("smi topo -m".into()), ..told(2) };
+        let hangs = gpus::Inventory { hangs_at: Some("smi topo -m".into()), ..reported(2) };
         assert_eq!(why(&hangs), format!("the inspection of this node's GPUs timed out: {notes}"));
-        let mut odd = told(2);
+        let mut odd = reported(2);
         odd.gpus[1].uuid = None;
-        assert_eq!(why(&odd), "gpu 1 has no id that a list could name it by");
+        assert_eq!(why(&odd), "GPU 1 has no id that a list could name it by");
         odd.gpus[1].index = 7;
-        assert_eq!(why(&odd), "the GPUs of this node are not numbered consecutively from 0: found gpu 7");
+        assert_eq!(why(&odd), "the GPUs of this node are not numbered consecutively from 0: found GPU 7");
     }
 
     #[test]
     fn numa_nodes_reach_the_matrix() {
-        let mut told = told(2);
-        told.gpus[1].numa_node = Some(1);
-        told.links = vec![gpus::GpuLink { a: 0, b: 1, link: LinkKind::NvLink(2) }];
-        let matrix = told_matrix(&told).unwrap();
+        let mut reported = reported(2);
+        reported.gpus[1].numa_node = Some(1);
+        reported.links = vec![gpus::GpuLink { a: 0, b: 1, link: LinkKind::NvLink(2) }];
+        let matrix = reported_matrix(&reported).unwrap();
         assert_eq!(
             (matrix.link(1, 0), matrix.numa(0), matrix.numa(1)),
             (Some(LinkKind::NvLink(2)), None, Some(1))

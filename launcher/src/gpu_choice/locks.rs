@@ -16,7 +16,7 @@ use nix::{libc, unistd::geteuid};
 
 use crate::{environment::Environment, host::Host};
 
-/// The variable that names another folder for the locks: containers that share one see each other's.
+/// The variable that names another directory for the locks: containers that share one see each other's.
 pub(crate) const FOLDER: &str = "DLROVER_GPU_LOCK_DIR";
 
 /// How long to wait for another launcher that is choosing. It takes some milliseconds.
@@ -85,7 +85,7 @@ pub(crate) fn lock(env: Environment<'_>, id: &str) -> io::Result<Option<GpuLock>
     try_lock(&folder(env)?, id)
 }
 
-/// Whether no launcher holds one. Makes neither folder nor file.
+/// Whether no launcher holds one. Makes neither directory nor file.
 pub(crate) fn is_free(env: Environment<'_>, id: &str) -> io::Result<bool> {
     let folder = folder_name(env);
     match fs::symlink_metadata(&folder) {
@@ -130,11 +130,11 @@ fn folder(env: Environment<'_>) -> io::Result<PathBuf> {
     }
 }
 
-/// A folder in `/tmp` may belong to any user. No other user can replace ours: `/tmp` is sticky.
+/// A directory in `/tmp` may belong to any user. No other user can replace ours: `/tmp` is sticky.
 fn checked(folder: PathBuf) -> io::Result<PathBuf> {
     let found = fs::symlink_metadata(&folder)?;
     if !found.is_dir() {
-        return Err(about(&folder, "is not a folder"));
+        return Err(about(&folder, "is not a directory"));
     }
     if found.uid() != geteuid().as_raw() || found.mode() & 0o022 != 0 {
         return Err(about(&folder, "belongs to another user, or other users can write to it"));
@@ -143,13 +143,13 @@ fn checked(folder: PathBuf) -> io::Result<PathBuf> {
 }
 
 fn about(folder: &Path, why: &str) -> io::Error {
-    io::Error::other(format!("{}: {why}; set {FOLDER} to another folder", folder.display()))
+    io::Error::other(format!("{}: {why}; set {FOLDER} to another directory", folder.display()))
 }
 
 /// Never through a link, and never waiting.
 const FLAGS: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
 
-/// An id comes from a driver: it must not lead out of the folder.
+/// An id comes from a driver: it must not lead out of the directory.
 fn file_name(id: &str) -> String {
     id.chars().map(|it| if it.is_ascii_alphanumeric() { it } else { '-' }).take(100).collect()
 }
@@ -203,7 +203,7 @@ mod tests {
 
         let link = folder.path().join("link");
         symlink(folder.path(), &link).unwrap();
-        assert!(checked(link).unwrap_err().to_string().contains("is not a folder"));
+        assert!(checked(link).unwrap_err().to_string().contains("is not a directory"));
         let open = folder.path().join("open");
         fs::create_dir(&open).unwrap();
         fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();

@@ -85,13 +85,13 @@ pub(super) struct Arguments {
     /// Write the result of each check to this file, as JSON (dlrover.taint-report/v1)
     #[arg(long, value_name = "FILE", help_heading = CHECKS)]
     pub(super) taint_report: Option<PathBuf>,
-    /// Run this by /bin/sh for each node that deserves a taint, its JSON on standard input, for at most 30 s
+    /// Run this by /bin/sh for each node that is tainted, its JSON on standard input, for at most 30 s
     #[arg(long, value_name = "CMD", help_heading = CHECKS)]
     pub(super) on_fault_node: Option<String>,
     /// The key of the taints
     #[arg(long, value_name = "KEY", help_heading = CHECKS, default_value = Flag::TaintKey.spec().default)]
     pub(super) taint_key: String,
-    /// When more than this share of the nodes (and more than 2) deserve a taint, none is given and the job fails
+    /// When more than this share of the nodes (and more than 2) would be tainted, none is and the job fails
     #[arg(long, value_name = "SHARE", help_heading = CHECKS, default_value = Flag::TaintGuard.spec().default)]
     pub(super) taint_guard: String,
 

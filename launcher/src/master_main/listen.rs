@@ -38,10 +38,15 @@ pub(super) enum ListenError {
         source: io::Error,
     },
     /// None of several.
-    #[error("no port among HOST_PORTS is free on {address}")]
+    #[error(
+        "no port of HOST_PORTS={} is free on {address}; free one or add more",
+        agent::shown_ports(choices)
+    )]
     Choices {
         /// `all addresses`, or --bind.
         address: String,
+        /// `HOST_PORTS`.
+        choices: Vec<RangeInclusive<u16>>,
         /// The system error of the last one.
         #[source]
         source: io::Error,
@@ -76,7 +81,7 @@ pub(super) fn listen(on: &ListenOn) -> Result<Listener, ListenError> {
             Err(error) => refused = error,
         }
     }
-    Err(ListenError::Choices { address: address(), source: refused })
+    Err(ListenError::Choices { address: address(), choices: on.choices.clone(), source: refused })
 }
 
 fn one(address: Option<&str>, port: u16) -> io::Result<Listener> {
@@ -118,7 +123,10 @@ mod tests {
             format!("cannot listen on port {port} of 127.0.0.1; free it, or choose another with --port")
         );
         let refused = listen(&on(Some("127.0.0.1"), 0, &[port..=port])).unwrap_err();
-        assert_eq!(refused.to_string(), "no port among HOST_PORTS is free on 127.0.0.1");
+        assert_eq!(
+            refused.to_string(),
+            format!("no port of HOST_PORTS={port} is free on 127.0.0.1; free one or add more"),
+        );
         let free = listen(&on(Some("127.0.0.1"), 0, &[])).unwrap().address.port();
         let chosen = listen(&on(Some("127.0.0.1"), 0, &[port..=port, free..=free])).unwrap();
         assert_eq!(chosen.address.port(), free);

@@ -1,4 +1,7 @@
 //! The one table of options: names, values, defaults, sections and help.
+//!
+//! Held by the snapshot of `--help` (`help.rs`), `tests/torchrun/flags.rs` (what torchrun's options do) and
+//! `tests/documents` (that each one of torchrun and DLRover is in the documents as it is).
 
 use super::{
     Kind::{Completion, Float, Help, Int, List, Pairs, Text, Version},
@@ -99,8 +102,7 @@ super::options! {
         TaintKey = option("taint-key", "KEY", Text).default("dlrover.io/node-check").requires(Flag::NetworkCheck),
             "The key of the taints in that report";
         TaintGuard = option("taint-guard", "SHARE", Float).default("0.3").requires(Flag::NetworkCheck),
-            "When more than this share of the nodes (and more than 2) deserve a taint, none is given and the job \
-             fails";
+            "When more than this share of the nodes (and more than 2) would be tainted, none is and the job fails";
         TopologyConfig = option("topology-config", "FILE", Text),
             "Lines of `asw psw address`: nodes below one switch get adjacent ranks; read again for each round \
              [default: DLROVER_TOPOLOGY_CONFIG, else none]";
@@ -140,8 +142,8 @@ super::options! {
     }
     "Output and logs" {
         LogDir = option("log-dir", "DIR", Text).of_torchrun(),
-            "Where logs and error files go, each run in a folder of its own [default: a temporary folder]; /dev/null: \
-             none are written";
+            "Where logs and error files go, each run in a directory of its own [default: a temporary one]; /dev/null: none \
+             are written";
         Redirects = option("redirects", "STREAMS", Text).short('r').default("0").of_torchrun(),
             "Write streams to log files instead of the console: 0 none, 1 stdout, 2 stderr, 3 both, or by local rank: \
              0:3,1:2";
@@ -167,7 +169,7 @@ super::options! {
         Quiet = switch("quiet").short('q'),
             "Print only errors and the report of a failure";
         Verbose = count("verbose").short('v'),
-            "Print what the launcher does: configuration, rendezvous, workers, log folder (as LOGLEVEL=INFO); -vv: \
+            "Print what the launcher does: configuration, rendezvous, workers, log directory (as LOGLEVEL=INFO); -vv: \
              every event";
         ReportJson = option("report-json", "FILE", Text),
             "Write the outcome of the run to this file at its end, as JSON (dlrover.run-report/v1) [env: \
@@ -224,11 +226,11 @@ super::options! {
              (they exit with 202)";
         OnBadPath = choice("on-bad-path", "WHAT", &["exclude", "fail", "proceed"])
             .default("exclude").requires(Flag::NetworkCheck),
-            "When a path between working nodes is cut: exclude the nodes that the others cannot reach (201), \
+            "When a path between working nodes is down: exclude the nodes that the others cannot reach (201), \
              fail the job (202), or proceed with all";
         TaintFlaky = choice("taint-flaky", "WHEN", &["now", "confirmed", "never"])
             .default("confirmed").requires(Flag::NetworkCheck),
-            "When a node that passes and fails by turns, or goes away during a check, is tainted: now, confirmed by a \
+            "When a node that fails intermittently, or goes away during a check, is tainted: now, confirmed by a \
              second check, or never";
         BusyGpuThreshold = option("busy-gpu-threshold", "PERCENT", Float).default("30"),
             "An accelerator is in use by others when more of its memory is taken than this";

@@ -83,7 +83,7 @@ fn check_script(
             if is_there {
                 Ok(())
             } else {
-                cannot(why(), "no folder of PATH has such a program; give its path, such as ./program")
+                cannot(why(), "no directory of PATH has such a program; give its path, such as ./program")
             }
         }
     }
@@ -131,7 +131,7 @@ fn warn_of_misplaced(cli: &Cli, notices: &mut Vec<String>) {
 pub(super) fn on_path(name: &str, env: Environment<'_>, host: &dyn Host) -> Option<PathBuf> {
     // The default PATH of execvp and Python.
     let path = env.get("PATH").unwrap_or("/bin:/usr/bin".as_ref());
-    // An empty entry is the current folder, from where no program should come unasked.
+    // An empty entry is the current directory, from where no program should come unasked.
     let mut folders = std::env::split_paths(path).filter(|folder| !folder.as_os_str().is_empty());
     folders.find_map(|folder| Some(folder.join(name)).filter(|path| host.is_program(path)))
 }

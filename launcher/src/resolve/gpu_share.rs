@@ -82,7 +82,7 @@ pub(super) fn resolve(
         share.whole,
         share.device,
         match (may_kill, enforces) {
-            (true, _) => "but this launcher kills a worker that uses far more",
+            (true, _) => "but this launcher kills a worker that uses over 110 % of its share",
             (false, true) => "nor does this launcher",
             (false, false) => "see --gpu-mem-enforce",
         }

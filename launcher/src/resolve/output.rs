@@ -74,7 +74,7 @@ fn log_dir(
     if host.is_file(&dir) { Err(Invalid::LogDirIsFile { given }) } else { Ok(LogDir::At(dir)) }
 }
 
-/// The first folder that takes files, in the order of Python's `tempfile`.
+/// The first directory that takes files, in the order of Python's `tempfile`.
 fn temporary_dir(env: Environment<'_>, host: &dyn Host, notices: &mut Vec<String>) -> PathBuf {
     let named: Vec<_> = ["TMPDIR", "TEMP", "TMP"]
         .into_iter()
@@ -91,7 +91,7 @@ fn temporary_dir(env: Environment<'_>, host: &dyn Host, notices: &mut Vec<String
     let dir = candidates.nth(place).unwrap_or(baseline[0]).to_owned();
     for (given, _) in named.iter().take(place) {
         notices.push(format!(
-            "`{given}` is not a folder that can be written: logs go to {} unless --log-dir says where",
+            "`{given}` is not a directory that can be written: logs go to {} unless --log-dir says where",
             dir.display()
         ));
     }

@@ -256,7 +256,7 @@ impl TryFrom<pb::CheckOrder> for CheckOrder {
             return Err(ConvertError::Range { field: "check.size", value, expected });
         }
         if wire.me >= wire.size {
-            let (value, expected) = (u64::from(wire.me), "a place below size");
+            let (value, expected) = (u64::from(wire.me), "less than check.size");
             return Err(ConvertError::Range { field: "check.me", value, expected });
         }
         let partner = |wire: pb::Partner| {

@@ -135,7 +135,7 @@ impl TryFrom<pb::Assignment> for Assignment {
 
     fn try_from(wire: pb::Assignment) -> Result<Self, ConvertError> {
         if wire.seat >= wire.nodes {
-            let (value, expected) = (u64::from(wire.seat), "a node rank below the number of nodes");
+            let (value, expected) = (u64::from(wire.seat), "less than seat.nodes");
             return Err(ConvertError::Range { field: "seat.seat", value, expected });
         }
         Ok(Self {

@@ -315,7 +315,7 @@ fn a_fault_of_its_own_survives_the_wire_and_nonsense_of_a_check_does_not() {
     let beyond = pb::CheckOrder { me: 2, ..pb::CheckOrder::from(order()) };
     assert_eq!(
         CheckOrder::try_from(beyond).unwrap_err().to_string(),
-        "check.me is 2, expected a place below size"
+        "check.me is 2, expected less than check.size"
     );
 }
 

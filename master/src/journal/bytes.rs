@@ -1,4 +1,4 @@
-//! The journal's bytes without its folder, to feed damaged bytes to the reader (`tests/support/inputs`).
+//! The journal's bytes without its directory, to feed damaged bytes to the reader (`tests/support/inputs`).
 
 use rules::{
     Moment,

@@ -5,8 +5,8 @@ use std::{io, path::PathBuf};
 /// Why the job's state cannot be read or kept.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// The folder cannot be used.
-    #[error("cannot use --state-dir {}; give a folder that this user may write to", dir.display())]
+    /// The directory cannot be used.
+    #[error("cannot use --state-dir {}; give a directory that this user may write to", dir.display())]
     Folder {
         /// Its path.
         dir: PathBuf,
@@ -14,20 +14,20 @@ pub enum JournalError {
         #[source]
         source: io::Error,
     },
-    /// Another master holds the folder.
+    /// Another master holds the directory.
     #[error(
         "--state-dir {} is in use by another running job master; stop that one first, or give this one another \
-         folder",
+         directory",
         dir.display()
     )]
     InUse {
         /// Its path.
         dir: PathBuf,
     },
-    /// The folder cannot be locked.
+    /// The directory cannot be locked.
     #[error(
-        "cannot lock {}: the lock keeps a second job master out of the folder; give --state-dir \
-         a folder on a file system that supports file locks",
+        "cannot lock {}: the lock keeps a second job master out of the directory; give --state-dir \
+         a directory on a file system that supports file locks",
         path.display()
     )]
     Lock {

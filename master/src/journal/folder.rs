@@ -1,4 +1,4 @@
-//! The folder of `--state-dir`: a lock, and the journal's file.
+//! The directory of `--state-dir`: a lock, and the journal's file.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
@@ -22,7 +22,7 @@ const LOCK: &str = "lock";
 /// The mode of its files, because of the nodes' names and addresses.
 const PRIVATE: u32 = 0o600;
 
-/// The folder, locked by this master until it is dropped.
+/// The directory, locked by this master until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Folder {
     dir: PathBuf,
@@ -31,10 +31,10 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Creates the folder if needed, and locks it.
+    /// Creates the directory if needed, and locks it.
     ///
     /// # Errors
-    /// The folder cannot be used, or is locked by another master.
+    /// The directory cannot be used, or is locked by another master.
     pub(crate) fn hold(dir: &Path) -> Result<Self, JournalError> {
         let folder = |source| JournalError::Folder { dir: dir.to_owned(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(folder)?;

@@ -54,7 +54,7 @@ pub(super) enum BadHeader {
 
 /// What is found at an offset.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum FrameAt {
     /// A complete frame; its payload.
     Frame(Range<usize>),
     /// An incomplete frame at the end: usually a commit that was being written when the master died, for which no call
@@ -114,21 +114,21 @@ impl Header {
     }
 
     /// Returns what is at `offset`, the end of the header or of a frame.
-    pub(super) fn at(self, file: &[u8], offset: usize) -> Found {
+    pub(super) fn at(self, file: &[u8], offset: usize) -> FrameAt {
         let rest = &file[offset..];
         if let Some(payload) = self.whole(rest) {
-            return Found::Frame(offset + HEAD..offset + HEAD + payload);
+            return FrameAt::Frame(offset + HEAD..offset + HEAD + payload);
         }
         let is_short =
             rest.len() < HEAD || self.length(rest).is_some_and(|length| rest.len() - HEAD < length);
         if is_short {
-            return Found::Torn;
+            return FrameAt::Torn;
         }
         // A frame that follows was written after this one was durable.
         if (1..rest.len()).any(|later| self.whole(&rest[later..]).is_some()) {
-            return Found::Damaged;
+            return FrameAt::Damaged;
         }
-        if has_unwritten_sector(file, offset) { Found::Torn } else { Found::Damaged }
+        if has_unwritten_sector(file, offset) { FrameAt::Torn } else { FrameAt::Damaged }
     }
 
     /// Returns the length of the payload when `bytes` begin with a complete frame.
@@ -180,11 +180,11 @@ mod tests {
         file
     }
 
-    fn walk(header: Header, file: &[u8]) -> (usize, Option<Found>) {
+    fn walk(header: Header, file: &[u8]) -> (usize, Option<FrameAt>) {
         let (mut offset, mut frames) = (HEADER, 0);
         while offset < file.len() {
             match header.at(file, offset) {
-                Found::Frame(payload) => {
+                FrameAt::Frame(payload) => {
                     offset = payload.end;
                     frames += 1;
                 }
@@ -226,12 +226,12 @@ mod tests {
         for cut in HEADER..whole.len() {
             let (frames, bad) = walk(header, &whole[..cut]);
             assert!(frames < 3);
-            assert!(bad.is_none_or(|bad| bad == Found::Torn), "cut at {cut}");
+            assert!(bad.is_none_or(|bad| bad == FrameAt::Torn), "cut at {cut}");
         }
         for at in HEADER..whole.len() {
             let mut changed = whole.clone();
             changed[at] ^= 0x55;
-            assert_eq!(walk(header, &changed).1, Some(Found::Damaged), "byte {at}");
+            assert_eq!(walk(header, &changed).1, Some(FrameAt::Damaged), "byte {at}");
         }
     }
 
@@ -241,18 +241,18 @@ mod tests {
         let whole = file(header, &[b"one", &[9; 3000]]);
         let mut grown = file(header, &[b"one"]);
         grown.resize(grown.len() + 4096, 0);
-        assert_eq!(walk(header, &grown), (1, Some(Found::Torn)));
+        assert_eq!(walk(header, &grown), (1, Some(FrameAt::Torn)));
         let mut holed = whole;
         holed[1024..1536].fill(0);
-        assert_eq!(walk(header, &holed), (1, Some(Found::Torn)));
+        assert_eq!(walk(header, &holed), (1, Some(FrameAt::Torn)));
         holed.extend(header.frame(b"after").unwrap());
-        assert_eq!(walk(header, &holed), (1, Some(Found::Damaged)));
+        assert_eq!(walk(header, &holed), (1, Some(FrameAt::Damaged)));
     }
 
     #[test]
     fn frames_of_another_file_are_none() {
         let mut mixed = file(Header { life: 1, salt: 1 }, &[b"mine"]);
         mixed.extend(Header { life: 1, salt: 2 }.frame(b"theirs").unwrap());
-        assert_eq!(walk(Header { life: 1, salt: 1 }, &mixed), (1, Some(Found::Damaged)));
+        assert_eq!(walk(Header { life: 1, salt: 1 }, &mixed), (1, Some(FrameAt::Damaged)));
     }
 }

@@ -7,7 +7,7 @@ use rules::{Moment, job::Job};
 use super::{
     Entry, JournalError, Snapshot,
     folder::Folder,
-    frame::{BadHeader, FORMAT, Found, HEADER, Header, RELEASE},
+    frame::{BadHeader, FORMAT, FrameAt, HEADER, Header, RELEASE},
 };
 
 /// The state that was recovered.
@@ -47,12 +47,12 @@ pub(super) fn replay(path: &Path, file: &[u8]) -> Result<Recovered, JournalError
     let (mut offset, mut last, mut torn_bytes) = (HEADER, None, 0);
     while offset < file.len() {
         let payload = match header.at(file, offset) {
-            Found::Frame(payload) => payload,
-            Found::Torn => {
+            FrameAt::Frame(payload) => payload,
+            FrameAt::Torn => {
                 torn_bytes = file.len() - offset;
                 break;
             }
-            Found::Damaged => return Err(damaged(offset, "the record there does not match its checksum")),
+            FrameAt::Damaged => return Err(damaged(offset, "the record there does not match its checksum")),
         };
         let end = payload.end;
         // The checksum is valid, so this was written, perhaps by a build with other records.
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(replay(&path, &whole).unwrap().last.job, jobs[3]);
         let mut seen = Vec::new();
         let header = Header::from_bytes(&whole).unwrap();
-        let Found::Frame(first) = header.at(&whole, HEADER) else { panic!("the first record is whole") };
+        let FrameAt::Frame(first) = header.at(&whole, HEADER) else { panic!("the first record is whole") };
         for cut in first.end..whole.len() {
             let recovered = replay(&path, &whole[..cut]).unwrap();
             let commits = jobs.iter().position(|job| *job == recovered.last.job).expect("one of the jobs");

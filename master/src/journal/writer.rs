@@ -41,7 +41,7 @@ pub(crate) enum Progress {
     Failed(JournalError),
 }
 
-/// The journal of a running master. Dropping it writes what is queued and unlocks the folder.
+/// The journal of a running master. Dropping it writes what is queued and unlocks the directory.
 #[derive(Debug)]
 pub(crate) struct Journal {
     /// `None` during the drop.
@@ -90,7 +90,7 @@ impl Journal {
         self.progress.recv().await.unwrap_or(Progress::Failed(JournalError::Gone))
     }
 
-    /// Removes the state of a job that is over, and unlocks the folder.
+    /// Removes the state of a job that is over, and unlocks the directory.
     ///
     /// # Errors
     /// The file cannot be removed; the next master with it finds the job over.

@@ -45,9 +45,9 @@ impl Collector<'_> {
         self.inventory.notes.push(message.into());
     }
 
-    /// Finds the program with this name in these folders.
+    /// Finds the program with this name in these directories.
     fn find(&mut self, path: &OsStr, name: &str) -> Option<PathBuf> {
-        // A folder may be on a file server that is gone.
+        // A directory may be on a file server that is gone.
         self.at(format!("the search for {name} on PATH"));
         tool::find(path, name)
     }

@@ -28,7 +28,7 @@ pub struct GpuPlan {
     pub deadline: Duration,
     /// Contains `sys` and `dev`: `/`, except in tests.
     pub root: PathBuf,
-    /// Folders that are searched for vendors' tools, in the form of `PATH`; empty: only where a driver's package
+    /// Directories that are searched for vendors' tools, in the form of `PATH`; empty: only where a driver's package
     /// installs them.
     pub path: OsString,
     /// How its process is started.

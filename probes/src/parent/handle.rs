@@ -163,8 +163,11 @@ impl ProbeRun {
 
     /// Why there is no result within this time.
     pub(super) fn no_answer(&self, within: Duration) -> String {
-        let mut why =
-            if self.was_cut_short { format!("no answer within {within:?}") } else { self.failure() };
+        let mut why = if self.was_cut_short {
+            format!("no answer within {} s", within.as_secs_f64())
+        } else {
+            self.failure()
+        };
         if let Some(at) = &self.at {
             why = format!("{why}; last step: {at}");
         }

@@ -83,7 +83,7 @@ async fn a_driver_that_hangs_at_one_device_does_not_hide_those_before_it() {
     let inventory = inventory("gpus=4;hang=2", Duration::from_secs(1)).await;
     assert_eq!((inventory.gpus.len(), inventory.hangs_at.as_deref()), (2, Some("gpu 2")));
     assert!(
-        inventory.notes.iter().any(|note| note.contains("no answer within 1s; last step: gpu 2")),
+        inventory.notes.iter().any(|note| note.contains("no answer within 1 s; last step: gpu 2")),
         "{inventory:?}"
     );
 }
@@ -334,7 +334,7 @@ async fn an_nvidia_smi_that_hangs_is_killed_with_all_it_started_and_named() {
             assert_eq!(inventory.gpus.len(), 2, "{hang}");
             let note = inventory.notes.last().unwrap();
             assert!(
-                note.starts_with("no answer within 3s; last step: ") && note.ends_with("topo -m"),
+                note.starts_with("no answer within 3 s; last step: ") && note.ends_with("topo -m"),
                 "{note}"
             );
             are_gone(root.path(), &["tool.pid", "bin/nvidia-smi.child"]).await;

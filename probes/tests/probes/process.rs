@@ -100,7 +100,7 @@ async fn a_hanging_local_check_is_a_fault_of_its_current_step() {
     let plan = LocalPlan { deadline: Duration::from_secs(4), program, ..LocalPlan::default() };
     let fault = in_time(check_locally(plan)).await.fault.unwrap();
     assert_eq!(fault.component.as_str(), "gpu 3");
-    assert_eq!(fault.reason, "no answer within 4s; last step: gpu 3 (Some Model)");
+    assert_eq!(fault.reason, "no answer within 4 s; last step: gpu 3 (Some Model)");
 }
 
 #[tokio::test]

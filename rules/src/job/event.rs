@@ -352,7 +352,8 @@ impl fmt::Display for Log {
             Self::TopologyUnusable { reason } => {
                 write!(
                     f,
-                    "warning: the topology file cannot be used, the last good one stays in use: {reason}"
+                    "warning: the topology file cannot be used: {reason}; node ranks follow its last usable \
+                     content, or the addresses if there is none"
                 )
             }
             Self::Accelerators { node, message } => write!(f, "{node}: {message}"),

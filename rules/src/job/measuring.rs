@@ -94,6 +94,7 @@ impl Job {
     }
 
     pub(super) fn on_measured(&mut self, now: Moment, node: &NodeId, report: CheckReport) -> Vec<Effect> {
+        let name = self.name_of(node);
         let Phase::Measuring(measuring) = &mut self.phase else { return Vec::new() };
         let Some(place) = measuring.place_of(node).filter(|_| measuring.at == report.at) else {
             return Vec::new();
@@ -101,16 +102,16 @@ impl Job {
         if measuring.orders.remove(&place).is_none() {
             return Vec::new();
         }
+        let limit = measuring.limit.as_secs();
         let failure = match report.probed {
             Probed::Passed { comm, .. } => {
                 measuring.slowest = measuring.slowest.max(comm);
                 None
             }
-            Probed::Failed { reason } => Some(format!("node {place}: {reason}")),
-            Probed::Unfinished { .. } => Some(format!(
-                "node {place} did not finish within {} s (the timeout of the network check)",
-                measuring.limit.as_secs()
-            )),
+            Probed::Failed { reason } => Some(format!("{name}: {reason}")),
+            Probed::Unfinished { .. } => {
+                Some(format!("{name} did not finish within {limit} s (the timeout of the network check)"))
+            }
         };
         measuring.failure = measuring.failure.take().or(failure);
         self.end_if_measured(now)
@@ -118,10 +119,11 @@ impl Job {
 
     /// A member is gone, and the ring with it: the others end theirs by themselves, or are cancelled in time.
     pub(super) fn lost_in_measuring(&mut self, now: Moment, node: &NodeId, reason: &str) -> Vec<Effect> {
+        let name = self.name_of(node);
         let Phase::Measuring(measuring) = &mut self.phase else { return Vec::new() };
         let Some(place) = measuring.place_of(node) else { return Vec::new() };
         measuring.orders.remove(&place);
-        measuring.failure.get_or_insert_with(|| format!("node {place} was lost: {reason}"));
+        measuring.failure.get_or_insert_with(|| format!("{name} was lost: {reason}"));
         self.end_if_measured(now)
     }
 

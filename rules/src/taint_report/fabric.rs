@@ -5,6 +5,9 @@ use std::fmt;
 use super::TaintReport;
 use diagnosis::network_check::{Ambiguity, Cut, LinkKind, NetworkElement, PartialUplink};
 
+/// The most nodes that a line names.
+const NAMED: usize = 8;
+
 impl TaintReport {
     /// The name of a part of the fabric.
     #[must_use]
@@ -29,27 +32,27 @@ impl TaintReport {
         }
         for pair in &outcome.rack_pairs {
             let (a, b) = (self.rack(pair.racks.0), self.rack(pair.racks.1));
-            write!(f, "\n  path {a} - {b}: dead; no node is tainted for it")?;
+            write!(f, "\n  path {a} - {b}: down; no node is tainted for it")?;
         }
         for rack in &outcome.uplinks {
-            write!(f, "\n  uplink of {}: dead; its nodes are left out and not tainted", self.rack(*rack))?;
+            write!(f, "\n  uplink of {}: down; no node is tainted for it", self.rack(*rack))?;
         }
         for rack in &outcome.leaves {
             let rack = self.rack(*rack);
             write!(
                 f,
-                "\n  switch of {rack}: dead, its nodes do not even reach each other; no node is tainted for it"
+                "\n  switch of {rack}: down, its nodes do not even reach each other; no node is tainted for it"
             )?;
         }
         for pod in &outcome.pods {
             let pod = self.pod(*pod);
-            write!(f, "\n  pod {pod}: it cannot reach other pods; no node is tainted for it")?;
+            write!(f, "\n  pod {pod}: down, its nodes reach no other pod; no node is tainted for it")?;
         }
         for PartialUplink { rack, dead, tested } in &outcome.partial_uplinks {
             let rack = self.rack(*rack);
             write!(
                 f,
-                "\n  uplinks of {rack}: partly dead, {dead} of {tested} tested pairs failed each time; no node is \
+                "\n  uplinks of {rack}: partly down, {dead} of {tested} tested pairs failed each time; no node is \
                  tainted for it"
             )?;
         }
@@ -58,11 +61,12 @@ impl TaintReport {
             write!(f, "\n  ambiguous: {}; no node is tainted for it", candidates.join(" or "))?;
         }
         if let Some(Cut { left_out, message }) = &outcome.cut {
-            write!(
-                f,
-                "\n  cut: {message}; {} cannot train together with the others",
-                diagnosis::counted::counted(left_out.len(), "node")
-            )?;
+            let named = left_out.iter().take(NAMED).map(|node| self.name(*node));
+            let named = named.collect::<Vec<_>>().join(", ");
+            write!(f, "\n  cut: {message}; cannot train with the others: {named}")?;
+            if left_out.len() > NAMED {
+                write!(f, " and {} more", left_out.len() - NAMED)?;
+            }
         }
         Ok(())
     }
@@ -70,7 +74,7 @@ impl TaintReport {
 
 fn kind_text(kind: LinkKind) -> &'static str {
     match kind {
-        LinkKind::Dead => "dead",
+        LinkKind::Dead => "down",
         LinkKind::Slow => "slow",
         LinkKind::Flaky => "works intermittently",
     }
@@ -128,11 +132,11 @@ mod tests {
             Some(Cut { left_out: vec![0], message: "asw-0 and asw-1 do not reach each other".into() });
         let table = report.to_string();
         for line in [
-            "\n  switch of asw-1: dead, its nodes do not even reach each other; no node is tainted for it",
-            "\n  pod psw-0: it cannot reach other pods; no node is tainted for it",
-            "\n  uplinks of asw-0: partly dead, 3 of 8 tested pairs failed each time; no node is",
+            "\n  switch of asw-1: down, its nodes do not even reach each other; no node is tainted for it",
+            "\n  pod psw-0: down, its nodes reach no other pod; no node is tainted for it",
+            "\n  uplinks of asw-0: partly down, 3 of 8 tested pairs failed each time; no node is",
             "\n  ambiguous: node 0 (host-a, 10.0.0.1) or the path asw-0 - asw-1 or the switch of rack 7; no node is",
-            "\n  cut: asw-0 and asw-1 do not reach each other; 1 node cannot train together with the others",
+            "\n  cut: asw-0 and asw-1 do not reach each other; cannot train with the others: node 0 (host-a, 10.0.0.1)",
         ] {
             assert!(table.contains(line), "{line}: {table}");
         }

@@ -5,7 +5,7 @@ use crate::{
     fence::{Answer, Fence, Finding, JurorState, Step, question_timeout},
     ids::Round,
     notice::Notice,
-    stop_ladder::StopLadder,
+    stop_sequence::StopSequence,
     world::Assignment,
 };
 use diagnosis::moment::Moment;
@@ -110,14 +110,14 @@ impl WorkerGroup {
         match std::mem::replace(&mut self.state, joining) {
             State::Preparing(_) => std::iter::once(tell).chain(self.join(now, attempt)).collect(),
             State::Running(workers) => {
-                let (ladder, then) = (StopLadder::killed(now), AfterStop::Rejoin(attempt));
-                self.state = State::Stopping { workers, ladder, then };
+                let (sequence, then) = (StopSequence::killed(now), AfterStop::Rejoin(attempt));
+                self.state = State::Stopping { workers, sequence, then };
                 vec![tell, Effect::KillTree]
             }
-            State::Stopping { workers, mut ladder, then } => {
-                let hurried = ladder.hurry(now);
-                self.state = State::Stopping { workers, ladder, then };
-                hurried.map_or_else(Vec::new, |_| vec![tell, Effect::KillTree])
+            State::Stopping { workers, mut sequence, then } => {
+                let escalated = sequence.escalate(now);
+                self.state = State::Stopping { workers, sequence, then };
+                escalated.map_or_else(Vec::new, |_| vec![tell, Effect::KillTree])
             }
             without_workers => {
                 self.state = without_workers;

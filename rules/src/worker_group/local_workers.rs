@@ -25,6 +25,8 @@ pub(super) struct LocalWorkers {
     pub(super) ended_before: Vec<Rank>,
     /// How many processes of this cgroup the OOM killer had killed when these workers were started.
     pub(super) oom_kills: Option<u64>,
+    /// Whether that number was known at the start and at each SIGKILL since.
+    pub(super) has_oom_counter: bool,
 }
 
 impl LocalWorkers {
@@ -43,14 +45,16 @@ impl LocalWorkers {
             }
             return None;
         }
-        let has_risen = oom_kills.zip(self.oom_kills).is_some_and(|(now, before)| now > before);
+        let counts = oom_kills.zip(self.oom_kills);
+        let is_sigkill = exit.cause == ExitCause::Signal(SIGKILL);
+        self.has_oom_counter &= !is_sigkill || counts.is_some();
         let failure = WorkerFailure {
             rank,
             local_rank: exit.local_rank,
             pid: exit.pid,
             cause: exit.cause,
             unix_secs: exit.unix_secs,
-            out_of_memory: has_risen && exit.cause == ExitCause::Signal(SIGKILL),
+            out_of_memory: is_sigkill && counts.is_some_and(|(now, before)| now > before),
         };
         self.failures.push(failure.clone());
         Some(failure)

@@ -38,6 +38,7 @@ impl WorkerGroup {
             failures: Vec::new(),
             ended_before: Vec::new(),
             oom_kills: None,
+            has_oom_counter: true,
         };
         let had_others = self.last.as_ref().is_some_and(|last| last.nodes > 1);
         self.last = Some(assignment.clone());

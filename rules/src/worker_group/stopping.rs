@@ -7,7 +7,7 @@ use crate::{
     failure::{ExitCause, Failure, GroupFailure, Outcome},
     ids::Attempt,
     notice::Notice,
-    stop_ladder::{Step, StopLadder},
+    stop_sequence::{Step, StopSequence},
 };
 use diagnosis::moment::Moment;
 
@@ -33,11 +33,11 @@ impl WorkerGroup {
                 return Vec::new();
             }
         };
-        let mut ladder = StopLadder::asked(now, self.limits.shutdown_timeout);
+        let mut sequence = StopSequence::asked(now, self.limits.shutdown_timeout);
         if workers.alive.is_empty() {
-            ladder.leaders_gone(now);
+            sequence.workers_exited(now);
         }
-        self.state = State::Stopping { workers, ladder, then };
+        self.state = State::Stopping { workers, sequence, then };
         vec![Effect::SignalTree { signal }]
     }
 
@@ -55,7 +55,8 @@ impl WorkerGroup {
                 let until = *told + ROOT_CAUSE_TIMEOUT;
                 let failures = std::mem::take(&mut workers.failures);
                 let ended_before = std::mem::take(&mut workers.ended_before);
-                let failure = GroupFailure { attempt: self.attempt, failures, ended_before };
+                let has_oom_counter = workers.has_oom_counter;
+                let failure = GroupFailure { attempt: self.attempt, failures, ended_before, has_oom_counter };
                 let outcome = Outcome::Failed(Failure::Workers(failure));
                 if now >= until || self.cannot_start.is_some() || self.end_noted || !self.link.is_up() {
                     return self.leave(now, outcome);
@@ -104,7 +105,7 @@ impl WorkerGroup {
                 effects.extend(self.stop(now, signal, AfterStop::End(Outcome::Interrupted(signal))));
                 effects
             }
-            State::Stopping { ladder, .. } if again => match ladder.hurry(now) {
+            State::Stopping { sequence, .. } if again => match sequence.escalate(now) {
                 Some(_) => vec![Effect::Notify(Notice::Killing), Effect::KillTree],
                 None => Vec::new(),
             },

@@ -61,7 +61,7 @@ pub(super) enum Closed {
     Socket(#[from] io::Error),
     #[error("the client sent bytes that are not a request")]
     Decode(#[from] DecodeError),
-    #[error("the request was refused")]
+    #[error("the request was rejected")]
     Refused(#[from] Refused),
     #[error("the client would have {pending} unread bytes, more than {max}")]
     UnreadReplies { pending: usize, max: usize },

@@ -79,7 +79,7 @@ impl Hub {
     /// Adds a connection. `None`: there are too many, and it is closed.
     pub(super) fn add(&mut self, stream: TcpStream, peer: SocketAddr) -> Option<ClientId> {
         if self.connections.len() >= self.limits.max_connections {
-            warn!(%peer, max = self.limits.max_connections, "store connection refused: too many");
+            warn!(%peer, max = self.limits.max_connections, "store connection rejected: too many");
             return None;
         }
         if let Err(error) = stream.set_nodelay(true) {
@@ -298,11 +298,11 @@ impl Hub {
             {
                 self.full_warnings += 1;
                 warn!(
-                    "the workers' store refused a write of {peer} and ends that connection: {full}; delete keys \
+                    "the workers' store rejected a write of {peer} and ends that connection: {full}; delete keys \
                      that are no longer needed (delete_key), or keep large data elsewhere"
                 );
             }
-            _ => debug!(%peer, reason = why as &dyn std::error::Error, "store connection refused"),
+            _ => debug!(%peer, reason = why as &dyn std::error::Error, "store connection rejected"),
         }
     }
 

@@ -63,7 +63,7 @@ fn a_cut_between_two_switches_is_a_path_and_taints_no_node() {
     let paths: Vec<_> = report.rack_pairs.iter().map(|path| path.racks.clone()).collect();
     assert_eq!(paths, [["asw-0", "asw-1"]], "{report:#?}");
     assert_eq!((&report.links[..], &report.uplinks[..]), (&[][..], &[][..]), "{report:#?}");
-    let _said = job.await_master_log("path asw-0 - asw-1: dead; no node is tainted for it");
+    let _said = job.await_master_log("path asw-0 - asw-1: down; no node is tainted for it");
     let _world = job.first_world(4);
     let _end = job.ends_well(nodes);
 }
@@ -92,7 +92,7 @@ fn hosts_under_a_switch_without_an_uplink_are_excluded_and_not_tainted() {
     for outcome in job.leave(left, 201) {
         let output = outcome.stderr;
         assert!(output.contains("excluded by the network check (unreachable): "), "{output}");
-        assert!(output.contains("\n  Check first: the uplink of its switch"), "{output}");
+        assert!(output.contains("\n  Check first: the uplink of this node's switch"), "{output}");
     }
     let _end = job.ends_well(nodes);
 }

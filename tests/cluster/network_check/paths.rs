@@ -20,7 +20,7 @@ fn one_of(count: usize, bad: usize, fault: Fault, words: &str) {
     for outcome in job.leave([left], 201) {
         let output = outcome.stderr;
         assert!(output.contains("error: excluded by the network check (fault): "), "{output}");
-        assert!(output.contains("\n  Check first: its network interface, cable and driver"), "{output}");
+        assert!(output.contains("\n  Check first: this node's network interface, cable, driver"), "{output}");
         for witness in &witnesses {
             let address = data_address(*witness);
             let seen =
@@ -33,7 +33,7 @@ fn one_of(count: usize, bad: usize, fault: Fault, words: &str) {
     let name = format!("{}) (fault)", data_address(bad));
     for node in &nodes {
         let output = job.await_output(node, "network check passed");
-        assert!(output.contains("; left out: ") && output.contains(&name), "{output}");
+        assert!(output.contains("; excluded: ") && output.contains(&name), "{output}");
     }
     let _end = job.ends_well(nodes);
 }
@@ -107,7 +107,7 @@ fn four_of_six_broken_hosts_are_a_mass_failure() {
     assert_eq!(report.verdicts(), ["fault", "healthy", "fault", "fault", "healthy", "fault"], "{report:#?}");
     for outcome in job.fails(nodes, 203).iter().take(6) {
         let output = &outcome.stderr;
-        assert!(output.contains("found fault with 4 of 6 nodes, more than the limit of 2"), "{output}");
+        assert!(output.contains("found 4 of 6 nodes at fault (limit: 2)"), "{output}");
         assert!(output.contains("check first what they share, a switch, a driver, the"), "{output}");
     }
 }

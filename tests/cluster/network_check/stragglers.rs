@@ -33,7 +33,10 @@ fn a_host_behind_a_slow_link_is_excluded_and_its_partners_are_not() {
     for outcome in job.leave([left], 201) {
         let output = outcome.stderr;
         assert!(output.contains("times the mean of what "), "{output}");
-        assert!(output.contains("\n  Check first: its link's speed and errors (ethtool)"), "{output}");
+        assert!(
+            output.contains("\n  Check first: the speed and errors of this node's network interface"),
+            "{output}"
+        );
     }
     let _end = job.ends_well(nodes);
 }
@@ -56,7 +59,9 @@ fn a_host_with_little_cpu_is_excluded_and_the_others_are_not() {
         let output = outcome.stderr;
         assert!(output.contains("times the mean compute time of the others"), "{output}");
         assert!(
-            output.contains("\n  Check first: clock throttling, temperature and power limits, CPU quotas"),
+            output.contains(
+                "\n  Check first: this node's clock throttling, temperature and power limits, CPU quotas"
+            ),
             "{output}"
         );
     }

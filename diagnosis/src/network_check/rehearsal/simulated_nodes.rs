@@ -80,7 +80,7 @@ impl<'a> SimulatedNodes<'a> {
     }
 
     fn compute(&mut self, node: u32) -> ComputeTime {
-        let model = || "imagined".to_owned();
+        let model = || "simulated GPU".to_owned();
         let (kind, seconds) = match self.cluster.other_kind.contains(&node) {
             false => (ComputeKind::Cublas { model: model() }, COMPUTE),
             true => (ComputeKind::OwnKernel { model: model() }, COMPUTE / 10.0),
@@ -99,7 +99,7 @@ impl<'a> SimulatedNodes<'a> {
         let passed =
             |comm| Probed::Passed { comm, latency: Duration::from_micros(50), bytes_per_second: BYTES };
         match self.rng.below(4) {
-            0 => Probed::Failed { reason: "connection refused by its partner".to_owned() },
+            0 => Probed::Failed { reason: "connection refused by its peer".to_owned() },
             1 => passed(Duration::from_nanos(1)),
             2 => passed(Duration::from_secs(3600)),
             _ => passed(Duration::from_millis(100)),

@@ -23,11 +23,11 @@ fn faults_that_were_not_found_are_reported() {
         ("--nodes 8 --flaky 3:0", "not found: node 3 (flaky): it passed all its tests ("),
         (
             "--nodes 8 --slow-nic 3:9",
-            "not found: node 3 (slow network card): only --exclude-straggler looks for it",
+            "not found: node 3 (slow network interface): only --exclude-straggler looks for it",
         ),
         (
             "--nodes 3 --slow-nic 1:9 --exclude-straggler",
-            "(slow network card): finding the slow card takes 4 nodes",
+            "(slow network interface): at least 4 nodes are needed to find a slow interface",
         ),
         (
             "--nodes 8 --slow-compute 2:1.5",
@@ -68,7 +68,7 @@ fn the_job_after_the_check_is_reported() {
             "--nodes 2 --faulty 0",
             "the job: would fail with exit code 202 (inconclusive, and --on-inconclusive=fail)",
         ),
-        ("--nodes 1 --faulty 0", "1 node is not tested: a single node has no partner to test with"),
+        ("--nodes 1 --faulty 0", "1 node is not tested: a single node has no peer to test with"),
         ("--nodes 1 --faulty 0", "simulated: 1 node in 1 rack, seed 0\n"),
         ("--nodes 1 --faulty 0", "not found: node 0 (faulty): never tested\n"),
         ("--nodes 1 --local-fault 0", "the job: waits for other nodes; excluded: 1\n"),
@@ -107,18 +107,19 @@ fn findings_are_in_table_and_document() {
     let text = table(&settings, &outcome);
     for line in [
         "simulated: 16 nodes in 4 racks and 2 pods, seed 0\n",
-        "1 that breaks later, 1 liar, 1 rack cut off later, 1 rack with some dead uplinks, 1 pod cut off, each \
+        "1 that breaks later, 1 with false reports, 1 rack cut off later, 1 rack with part of its uplinks \
+         down, 1 pod cut off, each \
          test fails \
          with probability 0.5; noise 0\n",
         "rack 1: none of its nodes can be reached, not even from within the rack\n",
         "pod 0: cut off from the others\n",
-        "rack 3: part of its uplinks is dead; 2 of 4 pairs with other racks failed\n",
+        "rack 3: part of its uplinks is down; 2 of 4 pairs with other racks failed\n",
         "ambiguous: node 9 or link 9-10 or uplink of rack 2\n",
         "cut: pod 0 reaches itself only\n",
         "excluded, since the simulated fault cuts them off: nodes 0 to 2, 12\n",
         "named, though it works: switch of rack 1\n",
         "called ambiguous, though all of these work: node 9 or link 9-10 or uplink of rack 2\n",
-        "the job: would fail with exit code 202 (a path is cut, and --on-bad-path=fail), no node is excluded\n",
+        "the job: would fail with exit code 202 (a path is down, and --on-bad-path=fail), no node is excluded\n",
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }

@@ -92,13 +92,13 @@ impl fmt::Display for Missed {
             "local-fault" => "a fault of its own",
             "lost" => "lost",
             "dies" => "breaks",
-            "slow-nic" => "slow network card",
+            "slow-nic" => "slow network interface",
             "slow-link" => "slow",
             "slow-compute" => "slow to compute",
             "flaky" => "flaky",
-            "liar" => "liar",
+            "liar" => "false reports",
             "dead-uplink" | "dead-pod" => "cut off",
-            "partial-uplink" => "part of its uplinks",
+            "partial-uplink" => "part of its uplinks down",
             _ => "",
         };
         write!(f, "not found: {what} {}", numbers.join("-"))?;

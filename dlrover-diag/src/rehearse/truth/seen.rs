@@ -80,7 +80,7 @@ impl<'a> Seen<'a> {
         Some(match (verdict, results.len(), failed) {
             (_, 0, _) => self.why_untested(after, is_one, "never tested"),
             (Some(NodeVerdict::Unreachable), ..) => {
-                (Reason::Shown, "it is called unreachable, and the simulated fabric reaches it".into())
+                (Reason::Shown, "reported as unreachable, but reachable in the simulation".into())
             }
             (Some(NodeVerdict::Inconclusive), ..) => {
                 (Reason::Undecided, "inconclusive, not enough is known".into())
@@ -98,7 +98,10 @@ impl<'a> Seen<'a> {
         }
         let slower = self.node(number).and_then(|node| node.comm_permille);
         Some(if self.cluster.nodes < NODES_FOR_SLOW {
-            (Reason::NotLookedFor, format!("finding the slow card takes {NODES_FOR_SLOW} nodes"))
+            (
+                Reason::NotLookedFor,
+                format!("at least {NODES_FOR_SLOW} nodes are needed to find a slow interface"),
+            )
         } else if !self.settings.policy.exclude_straggler {
             (Reason::NotLookedFor, ONLY_STRAGGLERS.into())
         } else {
@@ -156,19 +159,21 @@ impl<'a> Seen<'a> {
             return None;
         }
         let tests = self.results(0..u32::MAX, |members| members.contains(&a) && members.contains(&b));
-        let ends = |is_such: &dyn Fn(u32) -> bool| {
-            let ends = [a, b].into_iter().filter(|end| is_such(*end)).map(|end| format!("node {end}"));
-            ends.collect::<Vec<_>>().join(" and ")
+        let ends = |is_such: &dyn Fn(u32) -> bool| match (is_such(a), is_such(b)) {
+            (true, true) => format!("both ends (nodes {a}, {b}) are"),
+            (true, false) => format!("one end (node {a}) is"),
+            (false, true) => format!("one end (node {b}) is"),
+            (false, false) => String::new(),
         };
         let (broken, blamed) = (ends(&|end| !self.is_healthy(end)), ends(&|end| self.is_found(end)));
         Some(if tests.is_empty() {
             (Reason::NeverTested, "never tested".into())
         } else if !broken.is_empty() {
-            (Reason::Hidden, format!("{broken} at its end is broken"))
+            (Reason::Hidden, format!("{broken} broken"))
         } else if !blamed.is_empty() {
-            (Reason::Shown, format!("{blamed} is blamed"))
+            (Reason::Shown, format!("{blamed} blamed"))
         } else {
-            (Reason::Shown, "tested, and not told apart from its ends".into())
+            (Reason::Shown, "tested, but not distinguishable from a fault of its ends".into())
         })
     }
 
@@ -220,7 +225,8 @@ impl<'a> Seen<'a> {
         match self.results(since..u32::MAX, is_one).len() {
             0 => self.why_untested(after, is_one, never),
             tests => {
-                let words = format!("tested {}, which told of nodes or links only", count(tests, "time"));
+                let words =
+                    format!("tested {}, which showed faults of nodes or links only", count(tests, "time"));
                 (Reason::Shown, words)
             }
         }

@@ -112,11 +112,11 @@ fn what_was_never_tested_while_it_was_broken_is_told() {
         ),
         (
             "--nodes 8 --racks 1 --partial-uplink 0:0.5",
-            "rack 0 (part of its uplinks): never tested with another",
+            "rack 0 (part of its uplinks down): never tested with another",
         ),
         (
             "--nodes 8 --racks 4 --partial-uplink 2:0",
-            "rack 2 (part of its uplinks): the 2 pairs tested with other racks used",
+            "rack 2 (part of its uplinks down): the 2 pairs tested with other racks used",
         ),
         ("--nodes 8 --racks 4 --pod-size 4 --faulty 0,1,2,3,4,5 --dead-pod 0", "pod 0 (cut off): "),
     ] {
@@ -137,10 +137,7 @@ fn what_was_never_tested_while_it_was_broken_is_told() {
 #[test]
 fn a_broken_node_that_is_called_unreachable_escapes_unless_it_is_cut_off() {
     for (line, missed) in [
-        (
-            "--nodes 8 --racks 2 --faulty 3",
-            &["node 3 (faulty): it is called unreachable, and the simulated"][..],
-        ),
+        ("--nodes 8 --racks 2 --faulty 3", &["node 3 (faulty): reported as unreachable, but reachable"][..]),
         ("--nodes 8 --racks 4 --faulty 3 --dead-uplink 1", &["rack 1 (cut off): tested"]),
     ] {
         let (settings, mut outcome) = blank(line);

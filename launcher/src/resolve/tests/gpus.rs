@@ -146,14 +146,14 @@ fn an_unknown_topology_changes_nothing_and_is_reported_on_one_line() {
     host.accelerators.notes = vec!["/usr/bin/nvidia-smi topo -m: there is no topology table in it".into()];
     assert_eq!(
         says(&host, flags),
-        "the link between gpu 0 and gpu 1 is not known: /usr/bin/nvidia-smi topo -m: there is no topology table in it"
+        "the link between GPU 0 and GPU 1 is not known: /usr/bin/nvidia-smi topo -m: there is no topology table in it"
     );
     let mut host = eight(&[]);
     host.accelerators.hangs_at = Some("/usr/bin/nvidia-smi topo -m".into());
-    host.accelerators.notes = vec!["no answer within 2s; last step: /usr/bin/nvidia-smi topo -m".into()];
+    host.accelerators.notes = vec!["no answer within 2 s; last step: /usr/bin/nvidia-smi topo -m".into()];
     assert_eq!(
         says(&host, flags),
-        "the inspection of this node's GPUs timed out: no answer within 2s; last step: /usr/bin/nvidia-smi topo -m"
+        "the inspection of this node's GPUs timed out: no answer within 2 s; last step: /usr/bin/nvidia-smi topo -m"
     );
     let mut host = FakeHost::new();
     host.accelerators.notes = vec!["no NVML: it is not here".into(), "no nvidia-smi on PATH".into()];

@@ -28,7 +28,7 @@ fn a_temporary_folder_that_is_none_is_passed_over() {
     assert_eq!(
         plan.notices,
         [
-            "`TMPDIR=/gone` is not a folder that can be written: logs go to /var/tmp unless --log-dir says where"
+            "`TMPDIR=/gone` is not a directory that can be written: logs go to /var/tmp unless --log-dir says where"
         ]
     );
 }

@@ -97,7 +97,7 @@ fn a_script_is_looked_for_where_this_launcher_can_tell() {
     };
     let told = refused("--nnodes=2 --master-port=1 nosuch.py", &[]).unwrap();
     assert!(told.starts_with("cannot run nosuch.py: "), "{told}");
-    assert!(refused("--no-python tool", &[]).unwrap().contains("no folder of PATH has such a program"));
+    assert!(refused("--no-python tool", &[]).unwrap().contains("no directory of PATH has such a program"));
     assert!(refused("nosuch.py", &[("PYTHON_EXEC", "/venv/bin/python3.12")]).is_some());
     for (line, env) in [
         ("there.py", &[][..]),

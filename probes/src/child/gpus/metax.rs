@@ -29,7 +29,7 @@ const DISPLAY: &str = "0x03";
 pub(super) struct Metax {
     /// The root of the file system.
     pub(super) root: PathBuf,
-    /// Folders that are searched for the tool first, in the form of `PATH`.
+    /// Directories that are searched for the tool first, in the form of `PATH`.
     pub(super) path: OsString,
 }
 

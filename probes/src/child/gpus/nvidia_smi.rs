@@ -23,7 +23,7 @@ const QUERY: [&str; 2] =
 pub(super) struct NvidiaSmi {
     /// Contains `sys`.
     pub(super) root: PathBuf,
-    /// Folders that are searched for the tool, in the form of `PATH`.
+    /// Directories that are searched for the tool, in the form of `PATH`.
     pub(super) path: OsString,
 }
 

@@ -44,7 +44,7 @@ pub(super) enum ToolError {
     Failed { status: ExitStatus, message: String },
 }
 
-/// Finds the first program with this name in the folders of a list like `PATH`. A relative folder is skipped.
+/// Finds the first program with this name in the directories of a list like `PATH`. A relative directory is skipped.
 pub(super) fn find(path: &OsStr, name: &str) -> Option<PathBuf> {
     let is_program = |tool: &PathBuf| tool.is_file() && access(tool, AccessFlags::X_OK).is_ok();
     env::split_paths(path).map(|folder| folder.join(name)).filter(|tool| tool.is_absolute()).find(is_program)

@@ -86,7 +86,7 @@ fn all_devices(
 /// `gpu 4`, by the number of the inventory. CUDA's own differs: it counts the visible devices, the fastest first.
 fn component(ordinal: i32, places: &BTreeMap<String, u32>) -> String {
     match place(ordinal) {
-        None => format!("cuda device {ordinal}"),
+        None => format!("CUDA device {ordinal}"),
         Some(place) => match places.get(&place) {
             Some(index) => format!("gpu {index}"),
             None => format!("gpu at {place}"),

@@ -52,7 +52,7 @@ pub(super) enum LayoutError {
     },
 }
 
-/// The driver's folder.
+/// The driver's directory.
 pub(super) fn driver(sysfs: &Path) -> PathBuf {
     sysfs.join("class/mxcd/mxcd")
 }

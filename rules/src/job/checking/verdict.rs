@@ -149,9 +149,6 @@ impl Job {
         if !partners.is_empty() {
             message.push(format!("it was tested with {}", partners.join(", ")));
         }
-        if let Some(cut) = report.outcome.cut.as_ref().filter(|cut| cut.left_out.contains(&number)) {
-            message.push(cut.message.clone());
-        }
         if let NodeVerdict::LocalFault(fault) = &finding.verdict {
             message = vec![format!("{}: {}", fault.component, fault.reason)];
         }
@@ -195,7 +192,7 @@ impl Job {
 fn summary(report: &TaintReport) -> String {
     let Outcome { rounds, nodes, took, network_untested, .. } = &report.outcome;
     let (left_out, left_out_names) = named(report, |node| node.excluded);
-    let left_out_message = if left_out > 0 { format!("; left out: {left_out_names}") } else { String::new() };
+    let left_out_message = if left_out > 0 { format!("; excluded: {left_out_names}") } else { String::new() };
     if *network_untested {
         return format!(
             "network check: this node is healthy; the network was not tested: that requires two nodes{left_out_message}"

@@ -327,7 +327,7 @@ fn when_one_of_two_leaves_during_the_check_the_other_waits_for_a_replacement() {
             let told = told.expect("it is told");
             assert!(
                 told.starts_with("network check: this node is healthy; the network was not tested")
-                    && told.contains("; left out: node 1 (")
+                    && told.contains("; excluded: node 1 (")
                     && told.ends_with(" (lost)"),
                 "{told}"
             );

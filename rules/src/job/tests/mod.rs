@@ -16,7 +16,7 @@ mod rendezvous;
 mod replacement;
 mod restoring;
 mod status;
-mod strangers;
+mod unauthenticated;
 mod withheld;
 
 use super::*;

@@ -14,7 +14,7 @@ use crate::{
     ids::{NodeId, NodeRank, Rank},
     node::NodeName,
     pending::Pending,
-    stop_ladder::KILL_TIMEOUT,
+    stop_sequence::KILL_TIMEOUT,
     verdict::{JobFailure, JobVerdict},
 };
 
@@ -193,7 +193,8 @@ fn failure(local_rank: u32, cause: ExitCause) -> WorkerFailure {
 
 fn group_failed(attempt: u32, failures: &[(u32, ExitCause)]) -> Outcome {
     let failures = failures.iter().map(|(local_rank, cause)| failure(*local_rank, *cause)).collect();
-    let group = GroupFailure { attempt: Attempt(attempt), failures, ended_before: Vec::new() };
+    let (attempt, ended_before) = (Attempt(attempt), Vec::new());
+    let group = GroupFailure { attempt, failures, ended_before, has_oom_counter: true };
     Outcome::Failed(Failure::Workers(group))
 }
 

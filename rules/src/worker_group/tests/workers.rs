@@ -353,6 +353,36 @@ fn a_sigkill_is_the_oom_killers_when_its_count_has_risen_since_the_start() {
 }
 
 #[test]
+fn the_end_says_whether_the_oom_killers_count_was_known() {
+    let known = |signal, oom_kills| {
+        let mut group = running(1, 0);
+        let now = |event: &Event| match event {
+            Event::Deadline | Event::EndNoted => Moment::START + ROOT_CAUSE_TIMEOUT,
+            _ => Moment::START,
+        };
+        let exit =
+            WorkerExit { local_rank: LocalRank(0), pid: 100, cause: ExitCause::Signal(signal), unix_secs: 7 };
+        let events = [
+            Event::WorkerExited { round: Round(0), exit, oom_kills },
+            gone(0),
+            Event::Deadline,
+            Event::EndNoted,
+        ];
+        let effects: Vec<Effect> =
+            events.into_iter().flat_map(|event| group.handle(now(&event), event)).collect();
+        let mut ends = effects.iter().filter_map(|effect| match effect {
+            Effect::Finish { outcome: Outcome::Failed(Failure::Workers(group)) } => {
+                Some(group.has_oom_counter)
+            }
+            _ => None,
+        });
+        ends.next_back().unwrap_or_else(|| panic!("{effects:?}"))
+    };
+    assert!(known(9, Some(3)) && known(9, Some(4)) && known(15, None));
+    assert!(!known(9, None));
+}
+
+#[test]
 fn a_worker_that_does_not_reach_the_store_is_reported_and_named_at_the_end() {
     let mut group = running(2, 0);
     let reached = Event::StoreReached { round: Round(0), workers: vec![LocalRank(1)], is_unsure: false };

@@ -170,7 +170,10 @@ fn the_fourth_loss_of_a_rank_ends_the_job_with_its_name() {
     let (_, report) = at(plan, &[(20, loss), (40, loss), (60, loss), (80, loss)]);
     let Some(JobVerdict::Failed(failure)) = &report.verdict else { panic!("{:?}", report.verdict) };
     let words = failure.to_string();
-    assert!(words.starts_with("node rank 1 was lost again after 3 replacements"), "{words}");
+    assert!(
+        words.starts_with("node rank 1 (") && words.ends_with("; not replaced (3 of 3 replacements used)"),
+        "{words}"
+    );
     assert!(words.contains("(host-1, 10.0.0.1)"), "{words}");
     assert_eq!(rounds(&report).len(), 4);
 }

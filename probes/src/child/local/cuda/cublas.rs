@@ -1,6 +1,6 @@
 //! cuBLAS: the four functions that are needed, loaded at run time.
 //!
-//! It is searched where the system's loader searches: `LD_LIBRARY_PATH` and the loader's cache. The folder of a pip
+//! It is searched where the system's loader searches: `LD_LIBRARY_PATH` and the loader's cache. The directory of a pip
 //! wheel (`site-packages/nvidia/cu13/lib`, before CUDA 13 `site-packages/nvidia/cublas/lib`) has to be added to
 //! `LD_LIBRARY_PATH`.
 //!

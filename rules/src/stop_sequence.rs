@@ -14,9 +14,9 @@ pub const LEFTOVER_GRACE: Duration = Duration::from_secs(2);
 /// not hold the launcher for ever. Generous, because freeing hundreds of GB of memory takes seconds.
 pub const KILL_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The rungs.
+/// The stages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-enum Rung {
+enum StopStage {
     Asked { until: Moment },
     Killed { until: Moment },
 }
@@ -32,47 +32,47 @@ pub enum Step {
 
 /// The stop of one generation of workers, from the first signal on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StopLadder {
-    rung: Rung,
+pub struct StopSequence {
+    stage: StopStage,
 }
 
-impl StopLadder {
+impl StopSequence {
     /// Workers have just been signalled.
     #[must_use]
     pub fn asked(now: Moment, grace: Duration) -> Self {
-        Self { rung: Rung::Asked { until: now + grace } }
+        Self { stage: StopStage::Asked { until: now + grace } }
     }
 
     /// Workers have just been killed.
     #[must_use]
     pub fn killed(now: Moment) -> Self {
-        Self { rung: Rung::Killed { until: now + KILL_TIMEOUT } }
+        Self { stage: StopStage::Killed { until: now + KILL_TIMEOUT } }
     }
 
     /// When to call [`Self::expired`].
     #[must_use]
     pub fn deadline(&self) -> Moment {
-        match self.rung {
-            Rung::Asked { until } | Rung::Killed { until } => until,
+        match self.stage {
+            StopStage::Asked { until } | StopStage::Killed { until } => until,
         }
     }
 
     /// The workers themselves are gone; their children get a short time.
-    pub fn leaders_gone(&mut self, now: Moment) {
-        if let Rung::Asked { until } = &mut self.rung {
+    pub fn workers_exited(&mut self, now: Moment) {
+        if let StopStage::Asked { until } = &mut self.stage {
             *until = (*until).min(now + LEFTOVER_GRACE);
         }
     }
 
     /// A second request to stop: no more grace. `None` when everything was killed already.
     #[must_use]
-    pub fn hurry(&mut self, now: Moment) -> Option<Step> {
-        match self.rung {
-            Rung::Asked { .. } => {
-                self.rung = Rung::Killed { until: now + KILL_TIMEOUT };
+    pub fn escalate(&mut self, now: Moment) -> Option<Step> {
+        match self.stage {
+            StopStage::Asked { .. } => {
+                self.stage = StopStage::Killed { until: now + KILL_TIMEOUT };
                 Some(Step::Kill)
             }
-            Rung::Killed { .. } => None,
+            StopStage::Killed { .. } => None,
         }
     }
 
@@ -82,9 +82,9 @@ impl StopLadder {
         if now < self.deadline() {
             return None;
         }
-        match self.rung {
-            Rung::Asked { .. } => self.hurry(now),
-            Rung::Killed { .. } => Some(Step::GiveUp),
+        match self.stage {
+            StopStage::Asked { .. } => self.escalate(now),
+            StopStage::Killed { .. } => Some(Step::GiveUp),
         }
     }
 }
@@ -95,29 +95,29 @@ mod tests {
 
     #[test]
     fn grace_then_kill_then_give_up() {
-        let mut ladder = StopLadder::asked(Moment::at_secs(10), Duration::from_secs(30));
-        assert_eq!(ladder.expired(Moment::at_secs(39)), None);
-        assert_eq!(ladder.expired(Moment::at_secs(40)), Some(Step::Kill));
-        assert_eq!(ladder.deadline(), Moment::at_secs(40) + KILL_TIMEOUT);
-        assert_eq!(ladder.expired(Moment::at_secs(41)), None);
-        assert_eq!(ladder.expired(Moment::at_secs(55)), Some(Step::GiveUp));
+        let mut sequence = StopSequence::asked(Moment::at_secs(10), Duration::from_secs(30));
+        assert_eq!(sequence.expired(Moment::at_secs(39)), None);
+        assert_eq!(sequence.expired(Moment::at_secs(40)), Some(Step::Kill));
+        assert_eq!(sequence.deadline(), Moment::at_secs(40) + KILL_TIMEOUT);
+        assert_eq!(sequence.expired(Moment::at_secs(41)), None);
+        assert_eq!(sequence.expired(Moment::at_secs(55)), Some(Step::GiveUp));
     }
 
     #[test]
     fn leftovers_get_two_seconds_but_never_more_than_the_grace() {
-        let mut ladder = StopLadder::asked(Moment::at_secs(10), Duration::from_secs(30));
-        ladder.leaders_gone(Moment::at_secs(11));
-        assert_eq!(ladder.deadline(), Moment::at_secs(13));
-        let mut ladder = StopLadder::asked(Moment::at_secs(10), Duration::from_secs(1));
-        ladder.leaders_gone(Moment::at_secs(10));
-        assert_eq!(ladder.deadline(), Moment::at_secs(11));
+        let mut sequence = StopSequence::asked(Moment::at_secs(10), Duration::from_secs(30));
+        sequence.workers_exited(Moment::at_secs(11));
+        assert_eq!(sequence.deadline(), Moment::at_secs(13));
+        let mut sequence = StopSequence::asked(Moment::at_secs(10), Duration::from_secs(1));
+        sequence.workers_exited(Moment::at_secs(10));
+        assert_eq!(sequence.deadline(), Moment::at_secs(11));
     }
 
     #[test]
     fn a_second_request_kills_at_once_and_only_once() {
-        let mut ladder = StopLadder::asked(Moment::START, Duration::from_secs(30));
-        assert_eq!(ladder.hurry(Moment::at_secs(1)), Some(Step::Kill));
-        assert_eq!(ladder.hurry(Moment::at_secs(2)), None);
-        assert_eq!(ladder.deadline(), Moment::at_secs(1) + KILL_TIMEOUT);
+        let mut sequence = StopSequence::asked(Moment::START, Duration::from_secs(30));
+        assert_eq!(sequence.escalate(Moment::at_secs(1)), Some(Step::Kill));
+        assert_eq!(sequence.escalate(Moment::at_secs(2)), None);
+        assert_eq!(sequence.deadline(), Moment::at_secs(1) + KILL_TIMEOUT);
     }
 }

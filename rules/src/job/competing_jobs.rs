@@ -27,7 +27,7 @@ pub(super) struct Candidate {
     since: Moment,
 }
 
-/// All nodes that wait for another job. Each node is added to a party by its terms once, when it joins: there may be
+/// All nodes that wait for another job. Each node is added to the job of its terms once, when it joins: there may be
 /// many.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OtherJobs {
