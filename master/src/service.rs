@@ -55,6 +55,9 @@ pub(crate) fn auth_interceptor(
             }
             return Err(refused);
         }
+        if token.is_some() {
+            mark_valid(request.extensions());
+        }
         Ok(request)
     }
 }
@@ -87,9 +90,7 @@ impl MasterService {
         if let Some(node) = node(&message) {
             check_sender(metadata, node).inspect_err(|refused| refuse("secret", &refused.message()))?;
         }
-        if let Some(peer) = peer {
-            peer.mark_valid();
-        }
+        mark_valid(from);
         Ok(message)
     }
 
@@ -117,6 +118,13 @@ impl MasterService {
         let (answered, answer) = oneshot::channel();
         self.commands.send(command(answered)).await.map_err(|_| over())?;
         answer.await.map_err(|_| over())
+    }
+}
+
+/// The connection of a valid call stays open: a follower of the status makes no further call on it.
+fn mark_valid(from: &Extensions) {
+    if let Some(peer) = Peer::of(from) {
+        peer.mark_valid();
     }
 }
 
@@ -300,31 +308,35 @@ impl pb::master_server::Master for MasterService {
 
     async fn show_world(
         &self,
-        _request: Request<pb::ShowWorldRequest>,
+        request: Request<pb::ShowWorldRequest>,
     ) -> Result<Response<pb::WorldTable>, Status> {
+        mark_valid(request.extensions());
         Ok(Response::new(self.ask(|reply| Command::ShowWorld { reply }).await?))
     }
 
     async fn show_taint_report(
         &self,
-        _request: Request<pb::ShowTaintReportRequest>,
+        request: Request<pb::ShowTaintReportRequest>,
     ) -> Result<Response<pb::TaintReport>, Status> {
+        mark_valid(request.extensions());
         let json = self.ask(|reply| Command::ShowTaintReport { reply }).await?;
         Ok(Response::new(pb::TaintReport { json: json.as_ref().to_owned() }))
     }
 
     async fn show_status(
         &self,
-        _request: Request<pb::ShowStatusRequest>,
+        request: Request<pb::ShowStatusRequest>,
     ) -> Result<Response<pb::JobStatus>, Status> {
+        mark_valid(request.extensions());
         let status = self.feed.status().await.ok_or_else(over)?;
         status_message(&status).map(Response::new)
     }
 
     async fn watch_status(
         &self,
-        _request: Request<pb::WatchStatusRequest>,
+        request: Request<pb::WatchStatusRequest>,
     ) -> Result<Response<StatusStream>, Status> {
+        mark_valid(request.extensions());
         let (to, statuses) = mpsc::channel(1);
         tokio::spawn(self.feed.clone().follow(to, |status| Some(status_message(status))));
         Ok(Response::new(Box::pin(ReceiverStream::new(statuses))))
