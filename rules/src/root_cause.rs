@@ -12,6 +12,9 @@ use crate::{
     signal_name::signal_text,
 };
 
+/// The most bytes of a last line in a summary.
+const MAX_LAST_LINE: usize = 200;
+
 /// What a node knows of the failure of one of its workers. Bounded, and plain text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailureDetail {
@@ -63,6 +66,13 @@ impl FailureDetail {
         &self.lines
     }
 
+    /// The last line of an output whose error is not known. Of a worker that was killed it explains nothing.
+    fn last_line(&self) -> Option<&str> {
+        let last = self.lines.last().map(|line| line.trim())?;
+        let has_exited = matches!(self.failure.cause, ExitCause::Code(_)) && !self.failure.out_of_memory;
+        (self.message.is_empty() && has_exited && last.len() <= MAX_LAST_LINE).then_some(last)
+    }
+
     /// Whether the lines are of its standard output too.
     #[must_use]
     pub fn is_mixed(&self) -> bool {
@@ -107,7 +117,11 @@ impl fmt::Display for Summary<'_> {
             ExitCause::Code(code) => write!(f, "exit code {code}")?,
             ExitCause::Signal(signal) => write!(f, "killed by {}", signal_text(*signal))?,
         }
-        if message.is_empty() { Ok(()) } else { write!(f, ": {message}") }
+        match self.detail.last_line() {
+            Some(line) => write!(f, "; last line: \"{line}\""),
+            None if message.is_empty() => Ok(()),
+            None => write!(f, ": {message}"),
+        }
     }
 }
 
@@ -158,6 +172,22 @@ mod tests {
                 .to_string()
                 .ends_with("pid 4711): killed by the kernel's OOM killer")
         );
+    }
+
+    #[test]
+    fn without_a_known_error_the_last_line_is_in_the_summary_if_it_is_short() {
+        let summary = |cause, output: &str| {
+            let output = Output::new(output.as_bytes(), true);
+            let detail = FailureDetail::new(failure(cause), None, &output, true);
+            Summary { detail: &detail, node_rank: None, host: "b" }.to_string()
+        };
+        let exited = "rank 13 (local rank 5, host b, pid 4711): exit code 1";
+        let code = ExitCause::Code(1);
+        assert_eq!(summary(code, "1\n no GPU for me\n"), format!("{exited}; last line: \"no GPU for me\""));
+        assert_eq!(summary(code, "1\nSyntaxError: x\n"), format!("{exited}: SyntaxError: x"));
+        assert_eq!(summary(code, &"x".repeat(MAX_LAST_LINE + 1)), exited);
+        assert_eq!(summary(code, ""), exited);
+        assert!(summary(ExitCause::Signal(9), "step 1\n").ends_with(": killed by SIGKILL"));
     }
 
     #[test]
