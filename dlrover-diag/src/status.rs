@@ -26,8 +26,11 @@ use launcher::{
     failure::{FAILED, SUCCEEDED, USAGE},
 };
 
-/// How long a follower waits before it tries to reach a master again.
+/// How long a follower waits before it tries again to reach a master that it did not reach.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// A screen is drawn again after this time, whether something has changed or not.
+const TICK: Duration = Duration::from_secs(1);
 
 /// What both subcommands take.
 #[derive(Debug, Clone, clap::Args)]
@@ -170,6 +173,10 @@ trait Show {
     fn show(&mut self, status: &JobStatus) -> io::Result<()>;
     /// There is no contact with the master.
     fn lost(&mut self, why: &str) -> io::Result<()>;
+    /// A second has passed.
+    fn tick(&mut self) -> io::Result<()> {
+        Ok(())
+    }
     fn end(&mut self) {}
 }
 
@@ -181,9 +188,15 @@ async fn follow(
 ) -> Result<ExitCode, SourceError> {
     let mut statuses = source.follow(timeout).await?;
     let mut last: Option<JobStatus> = None;
+    // A connection that has just carried a status is opened again at once, others after a pause.
+    let mut pause = Duration::ZERO;
     let code = loop {
         let next = tokio::select! {
-            next = statuses.next() => next,
+            // A status is read in pieces, and would be lost with a wait that is given up.
+            next = next_or_tick(&mut statuses, to) => match next {
+                Ok(next) => next,
+                Err(error) => break cannot_write(&error),
+            },
             _ctrl_c = tokio::signal::ctrl_c() => break ExitCode::from(SUCCEEDED),
         };
         let why = match next {
@@ -191,8 +204,9 @@ async fn follow(
                 if let Err(error) = to.show(&status) {
                     break cannot_write(&error);
                 }
-                source.keep_to(&status);
+                source.keep_to(&statuses, &status);
                 last = Some(status);
+                pause = Duration::ZERO;
                 continue;
             }
             Ok(None) => "the job master has ended".to_owned(),
@@ -205,8 +219,15 @@ async fn follow(
             break cannot_write(&error);
         }
         tokio::select! {
-            again = tokio::time::timeout(away, reconnect(&source, timeout)) => match again {
-                Ok(again) => statuses = again,
+            again = tokio::time::timeout(away, reconnect(&source, timeout, pause)) => match again {
+                Ok(Ok(again)) => {
+                    statuses = again;
+                    pause = RETRY;
+                }
+                Ok(Err(error)) => {
+                    to.end();
+                    return Err(error);
+                }
                 Err(_) => {
                     to.end();
                     return Err(SourceError::Away { limit: away });
@@ -219,11 +240,29 @@ async fn follow(
     Ok(code)
 }
 
-async fn reconnect(source: &Source, timeout: Duration) -> Statuses {
+/// The next status. While there is none, the screen's times go on.
+async fn next_or_tick(
+    statuses: &mut Statuses,
+    to: &mut impl Show,
+) -> io::Result<Result<Option<JobStatus>, SourceError>> {
+    let next = statuses.next();
+    tokio::pin!(next);
     loop {
-        sleep(RETRY).await;
-        if let Ok(statuses) = source.follow(timeout).await {
-            return statuses;
+        tokio::select! {
+            next = &mut next => return Ok(next),
+            () = sleep(TICK) => to.tick()?,
+        }
+    }
+}
+
+/// Tries until there is a master, or none will come back.
+async fn reconnect(source: &Source, timeout: Duration, mut pause: Duration) -> Result<Statuses, SourceError> {
+    loop {
+        sleep(pause).await;
+        pause = RETRY;
+        match source.follow(timeout).await {
+            Err(error) if !error.is_final() => {}
+            result => return result,
         }
     }
 }

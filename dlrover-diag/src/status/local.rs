@@ -36,6 +36,8 @@ pub(super) enum LocalError {
         #[source]
         source: io::Error,
     },
+    #[error("the job has ended; how is not known: its launcher on this node (pid {pid}) is gone")]
+    Ended { pid: u32 },
     #[error("the launcher with pid {pid} has no status: {reason}")]
     Refused { pid: u32, reason: String },
 }
@@ -53,6 +55,11 @@ pub(super) struct LocalStatuses {
 }
 
 impl LocalStatuses {
+    /// The launcher that is asked.
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
+    }
+
     async fn open(pid: u32, question: u8) -> io::Result<Self> {
         let address = SocketAddr::from_abstract_name(format!("{PREFIX}{pid}"))?;
         // A local socket connects at once, or is full.
@@ -88,11 +95,48 @@ pub(super) async fn follow(run_id: Option<&str>) -> Result<LocalStatuses, LocalE
     LocalStatuses::open(pid, FOLLOW).await.map_err(|source| LocalError::Lost { pid, source })
 }
 
+/// The run id, and the life of its master; `None` before the first node has joined.
+type Run = Option<(String, String)>;
+
+/// The job that is followed, and the launcher that was asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Followed {
+    pub(super) pid: u32,
+    run: Run,
+}
+
+impl Followed {
+    pub(super) fn new(pid: u32, status: &JobStatus) -> Self {
+        Self { pid, run: run_of(status) }
+    }
+}
+
+fn run_of(status: &JobStatus) -> Run {
+    Some((status.job.clone()?, status.master.epoch.clone()))
+}
+
+/// Follows a job again: at the same launcher, or, when that is gone, at another one of the same job. A later job of this
+/// node may have the same run id, and its master has another epoch.
+pub(super) async fn follow_again(followed: &Followed) -> Result<LocalStatuses, LocalError> {
+    let pid = followed.pid;
+    if launchers().map_err(LocalError::Search)?.contains(&pid) {
+        return LocalStatuses::open(pid, FOLLOW).await.map_err(|source| LocalError::Lost { pid, source });
+    }
+    let (found, failure) = ask_all().await?;
+    match (found.into_iter().find(|it| it.run.is_some() && it.run == followed.run), failure) {
+        (Some(Found { pid, .. }), _) => {
+            LocalStatuses::open(pid, FOLLOW).await.map_err(|source| LocalError::Lost { pid, source })
+        }
+        // It may be of this job: its master is away.
+        (None, Some(failure)) => Err(failure),
+        (None, None) => Err(LocalError::Ended { pid }),
+    }
+}
+
 /// A launcher that answered.
 struct Found {
     pid: u32,
-    /// The run id, and the life of its master; `None` before the first node has joined.
-    run: Option<(String, String)>,
+    run: Run,
     text: String,
 }
 
@@ -104,14 +148,14 @@ fn names(found: &[Found]) -> String {
     names.join(", ")
 }
 
-/// The launcher to ask, and its answer.
-async fn find(run_id: Option<&str>) -> Result<(u32, String), LocalError> {
+/// The launchers that answer, and why another one does not.
+async fn ask_all() -> Result<(Vec<Found>, Option<LocalError>), LocalError> {
     let (mut found, mut failure) = (Vec::new(), None);
     for pid in launchers().map_err(LocalError::Search)? {
         match ask(pid).await {
             Ok(Some(text)) => {
                 let status = serde_json::from_str::<JobStatus>(&text).ok();
-                let run = status.and_then(|it| Some((it.job?, it.master.epoch)));
+                let run = status.as_ref().and_then(run_of);
                 found.push(Found { pid, run, text });
             }
             // It belongs to another user, or has just ended.
@@ -119,6 +163,12 @@ async fn find(run_id: Option<&str>) -> Result<(u32, String), LocalError> {
             Err(error) => failure = Some(error),
         }
     }
+    Ok((found, failure))
+}
+
+/// The launcher to ask, and its answer.
+async fn find(run_id: Option<&str>) -> Result<(u32, String), LocalError> {
+    let (mut found, failure) = ask_all().await?;
     if let Some(run_id) = run_id {
         let others = names(&found);
         found.retain(|it| it.run.as_ref().is_some_and(|(name, _)| name == run_id));
