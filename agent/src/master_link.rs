@@ -19,7 +19,7 @@ use master_proto::{
         join_request,
     },
     pb::{self, master_client::MasterClient},
-    trust::NodeSecret,
+    trust::{NodeSecret, TOKEN_REQUIRED},
 };
 use rules::{
     Moment, NodeId, NodeRank, Round,
@@ -36,6 +36,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tonic::{Code, Status, Streaming, transport::Channel};
+use tracing::warn;
 
 pub(crate) use self::connect::Connector;
 pub use self::connect::{ConnectError, MasterAt};
@@ -185,6 +186,7 @@ where
             question_state,
             started,
             kept: Vec::new(),
+            is_warned: false,
         };
         link.run().await;
     });
@@ -209,6 +211,8 @@ struct MasterConnection<E> {
     /// Connections of abandoned streams. They are closed when another stream is open, or with the process: a master
     /// that sees a connection close takes the launcher for dead.
     kept: Vec<Channel>,
+    /// That the master requires no token.
+    is_warned: bool,
 }
 
 /// An open stream.
@@ -428,7 +432,19 @@ impl<E: From<Event>> MasterConnection<E> {
             protocol_version: master_proto::PROTOCOL_VERSION,
             node_id: self.node.0.clone(),
         };
-        let pushes = self.connector.answered(client.subscribe(self.connector.signed(request))).await?;
+        let call = async {
+            let reply = client.subscribe(self.connector.signed(request)).await?;
+            let is_token_required = reply.metadata().contains_key(TOKEN_REQUIRED);
+            Ok(tonic::Response::new((reply.into_inner(), is_token_required)))
+        };
+        let (pushes, is_token_required) = self.connector.answered(call).await?;
+        if self.connector.has_token() && !is_token_required && !std::mem::replace(&mut self.is_warned, true) {
+            warn!(
+                "this node has a job token, and the job master at {} requires none: any host that reaches it can \
+                 join the job; set DLROVER_JOB_TOKEN for the process that serves it",
+                self.connector
+            );
+        }
         Ok((client, pushes))
     }
 

@@ -13,12 +13,16 @@ use master_proto::{
     PROTOCOL_VERSION,
     convert::{ConvertError, Join, StreamMessage, resume_request, sender},
     pb,
-    trust::{Token, check_sender},
+    trust::{TOKEN_REQUIRED, Token, check_sender},
 };
 use rules::{NodeId, Round, job::Event, job_status::JobStatus};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
-use tonic::{Extensions, Request, Response, Status, metadata::MetadataMap, service::Interceptor};
+use tonic::{
+    Extensions, Request, Response, Status,
+    metadata::{MetadataMap, MetadataValue},
+    service::Interceptor,
+};
 
 use crate::{
     admission::Peer,
@@ -40,13 +44,17 @@ pub(crate) struct MasterService {
     feed: StatusFeed,
 }
 
+/// A call had the job's token, which this master requires.
+#[derive(Debug, Clone, Copy)]
+struct TokenChecked;
+
 /// Rejects calls without the job's token, if it has one.
 pub(crate) fn auth_interceptor(
     token: Option<Token>,
     log: Log,
 ) -> impl Interceptor + Clone + Send + Sync + 'static {
     let refusals = Arc::new(OncePerPeer::new(log));
-    move |request: Request<()>| {
+    move |mut request: Request<()>| {
         if let Some(token) = &token
             && let Err(refused) = token.check(&request)
         {
@@ -57,6 +65,7 @@ pub(crate) fn auth_interceptor(
         }
         if token.is_some() {
             mark_valid(request.extensions());
+            request.extensions_mut().insert(TokenChecked);
         }
         Ok(request)
     }
@@ -213,7 +222,11 @@ impl pb::master_server::Master for MasterService {
             let _until_dropped = &open;
             Ok(StreamMessage::from(message).into())
         });
-        Ok(Response::new(Box::pin(pushes)))
+        let mut reply: Response<PushStream> = Response::new(Box::pin(pushes));
+        if from.get::<TokenChecked>().is_some() {
+            reply.metadata_mut().insert(TOKEN_REQUIRED, MetadataValue::from_static("1"));
+        }
+        Ok(reply)
     }
 
     async fn join(&self, request: Request<pb::JoinRequest>) -> Result<Response<pb::JoinReply>, Status> {
