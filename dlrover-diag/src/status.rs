@@ -7,7 +7,7 @@ mod source;
 use std::{
     io::{self, IsTerminal as _, Write as _},
     process::ExitCode,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use chrono::{Local, SecondsFormat, TimeDelta};
@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::{runtime, time::sleep};
 
 use self::{
-    screen::{Style, for_people, headline},
+    screen::{Style, for_people, for_screen, headline},
     source::{Source, SourceError, Statuses},
 };
 use super::{line, log_line};
@@ -107,7 +107,7 @@ pub(super) fn main(arguments: &Arguments, env: Environment<'_>) -> ExitCode {
         }
         (true, is_json) => {
             let is_screen = !is_json && io::stdout().is_terminal();
-            let mut shown = Shown { is_json, is_screen, is_colourful, last: None };
+            let mut shown = Shown { is_json, is_screen, is_colourful, last: None, drawn: None };
             follow(source, (timeout, away), &mut shown).await
         }
     })
@@ -274,6 +274,8 @@ struct Shown {
     is_colourful: bool,
     /// The last line, which is not repeated.
     last: Option<String>,
+    /// What is on the screen, and since when.
+    drawn: Option<(JobStatus, Instant)>,
 }
 
 impl Show for Shown {
@@ -283,7 +285,8 @@ impl Show for Shown {
         }
         if self.is_screen {
             let style = Style::of_terminal(self.is_colourful);
-            return redraw(&for_people(status, &style), style.height);
+            self.drawn = Some((status.clone(), Instant::now()));
+            return redraw(&for_screen(status, &style));
         }
         let text = headline(status);
         if self.last.as_ref() != Some(&text) {
@@ -304,6 +307,12 @@ impl Show for Shown {
         Ok(())
     }
 
+    fn tick(&mut self) -> io::Result<()> {
+        let Some((status, since)) = &self.drawn else { return Ok(()) };
+        let style = Style::of_terminal(self.is_colourful);
+        redraw(&for_screen(&later(status, since.elapsed()), &style))
+    }
+
     fn end(&mut self) {
         if self.is_screen {
             // The shell's prompt comes below the last screen.
@@ -312,10 +321,26 @@ impl Show for Shown {
     }
 }
 
-/// Draws over the last screen, without clearing it first: nothing flickers. What does not fit is left away.
-fn redraw(text: &str, height: usize) -> io::Result<()> {
+/// The same status some time later: only its times differ. Those of a job that is over stay.
+fn later(status: &JobStatus, by: Duration) -> JobStatus {
+    let mut status = status.clone();
+    let seconds = by.as_secs_f64();
+    if status.end.is_none() {
+        status.age_seconds += seconds;
+        status.phase_seconds += seconds;
+        status.nodes.iter_mut().for_each(|node| node.seconds += seconds);
+    }
+    status.master.seconds += by.as_secs();
+    status.events.iter_mut().for_each(|event| event.seconds_ago += seconds);
+    status.last_failure.iter_mut().for_each(|failure| failure.seconds_ago += seconds);
+    status.check.iter_mut().for_each(|check| check.seconds_ago += seconds);
+    status
+}
+
+/// Draws over the last screen, without clearing it first: nothing flickers.
+fn redraw(text: &str) -> io::Result<()> {
     let mut screen = String::from("\x1b[H");
-    for text in text.lines().take(height.saturating_sub(1).max(1)) {
+    for text in text.lines() {
         screen.push_str(text);
         screen.push_str("\x1b[K\r\n");
     }
