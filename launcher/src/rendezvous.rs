@@ -103,6 +103,12 @@ pub async fn set_up(plan: &mut LaunchPlan, console: &Console) -> Result<Rendezvo
                  the option to that process"
             ));
         }
+        if let (Some(http), false) = (&master.http, matches!(rendezvous, Rendezvous::Master(_))) {
+            print_line(format!(
+                "`--http={http}` has no effect here: the page and metrics are served by the launcher that serves the job \
+                 master at {endpoint}, which prints their address"
+            ));
+        }
         let Endpoint { host, port } = endpoint.clone();
         let master = MasterAt { host, port, trust: master.trust.clone() };
         return Ok(RendezvousSetup { master, store: own_store(agent, endpoint)?, embedded: None, own: None });
