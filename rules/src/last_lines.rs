@@ -100,9 +100,9 @@ fn is_error(line: &str) -> bool {
     if text.trim().is_empty() {
         return false;
     }
-    let is_name = subject.split('.').all(|part| {
-        !part.is_empty() && part.chars().all(|letter| letter.is_alphanumeric() || letter == '_')
-    });
+    let is_name = subject
+        .split('.')
+        .all(|part| !part.is_empty() && part.chars().all(|letter| letter.is_alphanumeric() || letter == '_'));
     let is_exception = is_name && (subject.ends_with("Error") || subject.ends_with("Exception"));
     let program = subject.rsplit('/').next().unwrap_or(subject);
     let version = program.strip_prefix("python");
@@ -260,7 +260,9 @@ mod tests {
             let ranked = format!("step 1\n[rank3]: {line}\n");
             assert_eq!(output(&ranked).error(true).as_deref(), Some(line));
         }
-        for line in ["loss: 0.3", "no GPU for me", "Error: ", "the last Error: 3", "pythonic: yes", "KeyError:"] {
+        for line in
+            ["loss: 0.3", "no GPU for me", "Error: ", "the last Error: 3", "pythonic: yes", "KeyError:"]
+        {
             assert_eq!(output(&format!("{line}\n")).error(true), None, "{line}");
         }
     }
