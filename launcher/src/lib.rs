@@ -21,6 +21,7 @@ mod endpoint_listener;
 mod events;
 mod host_names;
 mod invalid;
+mod loopback;
 mod metrics_compat;
 mod numa;
 mod open_files;
