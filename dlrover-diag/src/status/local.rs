@@ -16,10 +16,13 @@ use tokio::{
     net::UnixStream,
 };
 
+/// Lists the abstract sockets of this network namespace.
+const SOCKETS: &str = "/proc/net/unix";
+
 /// Why no launcher of this node answers.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LocalError {
-    #[error("cannot look for launchers on this node")]
+    #[error("cannot look for launchers on this node in {SOCKETS}")]
     Search(#[source] io::Error),
     #[error(
         "no dlrover-run of this user runs on this node; give the address of the job master (HOST:PORT), or run this \
@@ -196,7 +199,7 @@ async fn ask(pid: u32) -> Result<Option<String>, LocalError> {
 
 /// The process ids of launchers whose sockets this network namespace has.
 fn launchers() -> io::Result<Vec<u32>> {
-    let sockets = std::fs::read_to_string("/proc/net/unix")?;
+    let sockets = std::fs::read_to_string(SOCKETS)?;
     let mut pids: Vec<u32> = sockets.lines().filter_map(pid_of).collect();
     pids.sort_unstable();
     pids.dedup();
