@@ -15,7 +15,7 @@ use agent::{
 };
 use processes::{cgroup::Cgroup, launcher_id::LauncherId, sweep};
 use rules::chain;
-use rules::{failure::Outcome, worker_group::Event};
+use rules::{failure::Outcome, push::Push, worker_group::Event};
 
 use tokio::time::timeout;
 use tracing::{Level, info};
@@ -205,6 +205,22 @@ fn observer(
 
 /// The sweep of this run, once it has begun. Its channel is closed when it is done.
 type Swept = Rc<RefCell<Option<threads::Receiver<()>>>>;
+/// At the first signal, says that the job of all nodes ends with this launcher, which serves its master without state.
+/// `nodes`: as many as there may be, until a round has its members.
+fn with_stop_notice(mut observer: Observer, console: Console, mut nodes: u32) -> Observer {
+    let mut is_told = false;
+    Box::new(move |event, effects| {
+        match event {
+            Event::Pushed(Push::Seat(assignment)) => nodes = assignment.nodes,
+            Event::Signalled { .. } if nodes > 1 && !std::mem::replace(&mut is_told, true) => {
+                console.log(Level::WARN, "this launcher serves the job master: the job ends on all nodes");
+            }
+            _ => {}
+        }
+        observer(event, effects);
+    })
+}
+
 
 /// Kills what a dead launcher left behind, on a thread of its own.
 fn start_sweep(console: Console) -> threads::Receiver<()> {
@@ -255,6 +271,11 @@ async fn meet_and_run(
     let can_come_back = plan.master.policy.host.is_none();
     let config = plan.agent;
     let parts = Parts { config, launcher_id, guard, master, store, console: console.clone(), logs, observer };
+    let observer = if embedded.is_some() && !can_come_back {
+        with_stop_notice(observer, console.clone(), plan.agent.terms.max_nodes)
+    } else {
+        observer
+    };
     let agent = Agent::run(parts);
     let Some(mut embedded) = embedded else {
         let report = agent.await?;

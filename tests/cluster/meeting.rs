@@ -112,7 +112,10 @@ fn nodes_of_torchrun_lines_all_end_when_terminated() {
         node.signal(nix::sys::signal::Signal::SIGTERM);
     }
     // Each ends by its own signal or with the others; either way it fails, and none waits longer.
-    let _outcomes = job.finish(nodes, 1);
+    let outcomes = job.finish(nodes, 1);
+    let notice = "this launcher serves the job master: the job ends on all nodes";
+    let told = outcomes.iter().filter(|it| it.stderr.contains(notice)).count();
+    assert_eq!(told, 1, "the one that serves: {outcomes:#?}");
 }
 
 #[test]
