@@ -188,6 +188,7 @@ fn observer(
     is_met: Rc<Cell<bool>>,
     run_report: RunReport,
 ) -> Observer {
+    let mut is_over = false;
     Box::new(move |event, effects| {
         if matches!(event, Event::MasterBack) {
             is_met.set(true);
@@ -195,7 +196,8 @@ fn observer(
         if matches!(event, Event::WorkerStarted { .. }) && swept.borrow().is_none() {
             *swept.borrow_mut() = Some(start_sweep(console.clone()));
         }
-        activity::log_event(event, effects);
+        is_over |= matches!(event, Event::Pushed(Push::JobEnd(_)));
+        activity::log_event(event, effects, is_over);
         run_report.observe(event, effects);
         if let Some(events) = &events {
             events.borrow_mut().observe(event, effects);
@@ -203,8 +205,6 @@ fn observer(
     })
 }
 
-/// The sweep of this run, once it has begun. Its channel is closed when it is done.
-type Swept = Rc<RefCell<Option<threads::Receiver<()>>>>;
 /// At the first signal, says that the job of all nodes ends with this launcher, which serves its master without state.
 /// `nodes`: as many as there may be, until a round has its members.
 fn with_stop_notice(mut observer: Observer, console: Console, mut nodes: u32) -> Observer {
@@ -221,6 +221,8 @@ fn with_stop_notice(mut observer: Observer, console: Console, mut nodes: u32) ->
     })
 }
 
+/// The sweep of this run, once it has begun. Its channel is closed when it is done.
+type Swept = Rc<RefCell<Option<threads::Receiver<()>>>>;
 
 /// Kills what a dead launcher left behind, on a thread of its own.
 fn start_sweep(console: Console) -> threads::Receiver<()> {
@@ -269,13 +271,13 @@ async fn meet_and_run(
         }
     };
     let can_come_back = plan.master.policy.host.is_none();
-    let config = plan.agent;
-    let parts = Parts { config, launcher_id, guard, master, store, console: console.clone(), logs, observer };
     let observer = if embedded.is_some() && !can_come_back {
         with_stop_notice(observer, console.clone(), plan.agent.terms.max_nodes)
     } else {
         observer
     };
+    let config = plan.agent;
+    let parts = Parts { config, launcher_id, guard, master, store, console: console.clone(), logs, observer };
     let agent = Agent::run(parts);
     let Some(mut embedded) = embedded else {
         let report = agent.await?;
