@@ -164,7 +164,7 @@ fn cannot_write(error: &io::Error) -> ExitCode {
     if error.kind() == io::ErrorKind::BrokenPipe {
         return ExitCode::from(SUCCEEDED);
     }
-    log_line(format_args!("error: cannot write the output: {error}"));
+    log_line(format_args!("error: cannot write to standard output: {error}"));
     ExitCode::from(FAILED)
 }
 

@@ -29,7 +29,7 @@ pub(super) enum LocalError {
          command where the job runs"
     )]
     None,
-    #[error("no dlrover-run of this node runs a job with the run id {run_id}; there are: {others}")]
+    #[error("no dlrover-run of this node runs a job with the run id {run_id}; {others}")]
     NotThere { run_id: String, others: String },
     #[error("several jobs run on this node; choose one with --run-id: {runs}")]
     Several { runs: String },
@@ -151,6 +151,10 @@ fn names(found: &[Found]) -> String {
     names.join(", ")
 }
 
+fn others(names: &str) -> String {
+    if names.is_empty() { "there is none of this user".to_owned() } else { format!("there are: {names}") }
+}
+
 /// The launchers that answer, and why another one does not.
 async fn ask_all() -> Result<(Vec<Found>, Option<LocalError>), LocalError> {
     let (mut found, mut failure) = (Vec::new(), None);
@@ -173,7 +177,7 @@ async fn ask_all() -> Result<(Vec<Found>, Option<LocalError>), LocalError> {
 async fn find(run_id: Option<&str>) -> Result<(u32, String), LocalError> {
     let (mut found, failure) = ask_all().await?;
     if let Some(run_id) = run_id {
-        let others = names(&found);
+        let others = others(&names(&found));
         found.retain(|it| it.run.as_ref().is_some_and(|(name, _)| name == run_id));
         if found.is_empty() {
             return Err(LocalError::NotThere { run_id: run_id.to_owned(), others });
@@ -215,6 +219,14 @@ fn pid_of(line: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_id_that_is_not_there_is_named_with_the_others_if_there_are_any() {
+        let text = |names| LocalError::NotThere { run_id: "nope".into(), others: others(names) }.to_string();
+        let start = "no dlrover-run of this node runs a job with the run id nope; ";
+        assert_eq!(text("a, b"), format!("{start}there are: a, b"));
+        assert_eq!(text(""), format!("{start}there is none of this user"));
+    }
 
     #[test]
     fn sockets_of_launchers_are_recognised() {
