@@ -19,7 +19,7 @@ use master_proto::{
         inventory_report, join_request, training_report,
     },
     pb::{self, master_client::MasterClient},
-    trust::NodeSecret,
+    trust::{NodeSecret, TOKEN_REQUIRED},
 };
 use rules::{
     Moment, NodeId, NodeRank, Round,
@@ -37,6 +37,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tonic::{Code, Status, Streaming, transport::Channel};
+use tracing::warn;
 
 pub(crate) use self::connect::Connector;
 pub use self::connect::{ConnectError, MasterAt};
@@ -45,6 +46,9 @@ use rules::chain;
 
 /// How long the master may take to acknowledge a call. It only records it; what follows is pushed.
 const CALL: Duration = Duration::from_secs(10);
+
+/// After this time without an answer to the first subscription, the node says that it waits for one.
+const HINT: Duration = Duration::from_secs(2);
 
 /// Connections that are kept after their streams were abandoned.
 const MAX_KEPT: usize = 64;
@@ -91,6 +95,10 @@ enum LinkError {
     Connect(#[from] ConnectError),
     #[error("the job master at {at} did not answer within {} s", timeout.as_secs_f64())]
     Silent { at: String, timeout: Duration },
+    #[error(
+        "something accepts connections at {at} and does not answer: if another program has the port, choose another port"
+    )]
+    Mute { at: String },
     #[error("the job master at {at} rejected the request: {}", status.message())]
     Refused { at: String, status: Status },
     #[error("the job master at {at} closed the connection")]
@@ -136,6 +144,7 @@ impl LinkError {
                 _ => false,
             },
             Self::Silent { .. }
+            | Self::Mute { .. }
             | Self::BrokeOff { .. }
             | Self::Torchrun { .. }
             // A proxy answers so while the master behind it has yet to start.
@@ -190,6 +199,8 @@ where
             question_state,
             started,
             kept: Vec::new(),
+            is_warned: false,
+            was_open_once: false,
         };
         link.run().await;
     });
@@ -214,6 +225,10 @@ struct MasterConnection<E> {
     /// Connections of abandoned streams. They are closed when another stream is open, or with the process: a master
     /// that sees a connection close takes the launcher for dead.
     kept: Vec<Channel>,
+    /// That the master requires no token.
+    is_warned: bool,
+    /// A master has answered here before.
+    was_open_once: bool,
 }
 
 /// An open stream.
@@ -234,7 +249,6 @@ impl<E: From<Event>> MasterConnection<E> {
     /// Runs until the agent ends.
     async fn run(&mut self) {
         let mut pause = FIRST_PAUSE;
-        let mut was_open_once = false;
         loop {
             self.is_open = false;
             let conversed = self.run_stream().await;
@@ -243,7 +257,8 @@ impl<E: From<Event>> MasterConnection<E> {
                 Ok(AgentGone) => return,
                 Err(error) => error,
             };
-            was_open_once |= self.is_open;
+            self.was_open_once |= self.is_open;
+            let was_open_once = self.was_open_once;
             let error = if was_open_once { error } else { self.identify_peer(error).await };
             if self.is_open {
                 pause = FIRST_PAUSE;
@@ -265,6 +280,7 @@ impl<E: From<Event>> MasterConnection<E> {
     /// What closed the connection, or answered without gRPC's status.
     async fn identify_peer(&self, error: LinkError) -> LinkError {
         match error {
+            LinkError::Silent { at, .. } => LinkError::Mute { at },
             LinkError::BrokeOff { at } if self.connector.is_tcp_store().await => LinkError::Torchrun { at },
             LinkError::BrokeOff { at } if self.connector.is_web_server().await => LinkError::WebServer { at },
             LinkError::Refused { at, status }
@@ -433,8 +449,34 @@ impl<E: From<Event>> MasterConnection<E> {
             protocol_version: master_proto::PROTOCOL_VERSION,
             node_id: self.node.0.clone(),
         };
-        let pushes = self.connector.answered(client.subscribe(self.connector.signed(request))).await?;
+        let call = async {
+            let reply = client.subscribe(self.connector.signed(request)).await?;
+            let is_token_required = reply.metadata().contains_key(TOKEN_REQUIRED);
+            Ok(tonic::Response::new((reply.into_inner(), is_token_required)))
+        };
+        let (pushes, is_token_required) = self.with_hint(self.connector.answered(call)).await?;
+        if self.connector.has_token() && !is_token_required && !std::mem::replace(&mut self.is_warned, true) {
+            warn!(
+                "this node has a job token, and the job master at {} requires none: any host that reaches it can \
+                 join the job; set DLROVER_JOB_TOKEN for the process that serves it",
+                self.connector
+            );
+        }
         Ok((client, pushes))
+    }
+
+    /// Waits for the answer to a subscription. When a first one is late, the node says why it waits.
+    async fn with_hint<T>(&self, call: impl Future<Output = Result<T, LinkError>>) -> Result<T, LinkError> {
+        tokio::pin!(call);
+        if let Ok(answer) = timeout(HINT, &mut call).await {
+            return answer;
+        }
+        if !self.was_open_once {
+            let reason = LinkError::Mute { at: self.connector.to_string() }.to_string();
+            // When the agent is gone, the task ends after the call.
+            let _gone = self.emit(Event::MasterAway { reason }).await;
+        }
+        call.await
     }
 
     /// Waits for the first push.
@@ -615,6 +657,25 @@ mod tests {
             reason.contains(&format!("the peer at 127.0.0.1:{port} speaks torchrun's rendezvous")),
             "{reason}"
         );
+    }
+
+    #[tokio::test]
+    async fn a_port_that_accepts_and_says_nothing_is_named_within_seconds() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let master =
+            MasterAt { host: "127.0.0.1".into(), port, trust: master_proto::trust::Trust::default() };
+        let (events, mut received) = mpsc::channel::<Event>(16);
+        let _link = start(parts(master), events);
+        let event = timeout(CALL - Duration::from_secs(1), received.recv()).await;
+        let Ok(Some(Event::MasterAway { reason })) = event else { panic!("it is no master") };
+        assert!(
+            reason.starts_with(&format!(
+                "something accepts connections at 127.0.0.1:{port} and does not answer"
+            )),
+            "{reason}"
+        );
+        drop(listener);
     }
 
     #[tokio::test]

@@ -99,7 +99,7 @@ fn line(text: &str) -> io::Result<()> {
 fn print(text: &str, code: u8) -> ExitCode {
     match line(text.trim_end()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            log_line(format_args!("error: cannot write the output: {error}"));
+            log_line(format_args!("error: cannot write to standard output: {error}"));
             ExitCode::from(FAILED)
         }
         _ => ExitCode::from(code),

@@ -8,7 +8,7 @@ mod training;
 use std::{
     io::{self, IsTerminal as _, Write as _},
     process::ExitCode,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use chrono::{Local, SecondsFormat, TimeDelta};
@@ -18,7 +18,7 @@ use serde_json::json;
 use tokio::{runtime, time::sleep};
 
 use self::{
-    screen::{Style, for_people, headline},
+    screen::{Style, for_people, for_screen, headline},
     source::{Source, SourceError, Statuses},
 };
 use super::{line, log_line};
@@ -27,8 +27,11 @@ use launcher::{
     failure::{FAILED, SUCCEEDED, USAGE},
 };
 
-/// How long a follower waits before it tries to reach a master again.
+/// How long a follower waits before it tries again to reach a master that it did not reach.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// A screen is drawn again after this time, whether something has changed or not.
+const TICK: Duration = Duration::from_secs(1);
 
 /// What both subcommands take.
 #[derive(Debug, Clone, clap::Args)]
@@ -105,7 +108,7 @@ pub(super) fn main(arguments: &Arguments, env: Environment<'_>) -> ExitCode {
         }
         (true, is_json) => {
             let is_screen = !is_json && io::stdout().is_terminal();
-            let mut shown = Shown { is_json, is_screen, is_colourful, last: None };
+            let mut shown = Shown { is_json, is_screen, is_colourful, last: None, drawn: None };
             follow(source, (timeout, away), &mut shown).await
         }
     })
@@ -162,7 +165,7 @@ fn cannot_write(error: &io::Error) -> ExitCode {
     if error.kind() == io::ErrorKind::BrokenPipe {
         return ExitCode::from(SUCCEEDED);
     }
-    log_line(format_args!("error: cannot write the output: {error}"));
+    log_line(format_args!("error: cannot write to standard output: {error}"));
     ExitCode::from(FAILED)
 }
 
@@ -171,6 +174,10 @@ trait Show {
     fn show(&mut self, status: &JobStatus) -> io::Result<()>;
     /// There is no contact with the master.
     fn lost(&mut self, why: &str) -> io::Result<()>;
+    /// A second has passed.
+    fn tick(&mut self) -> io::Result<()> {
+        Ok(())
+    }
     fn end(&mut self) {}
 }
 
@@ -182,9 +189,15 @@ async fn follow(
 ) -> Result<ExitCode, SourceError> {
     let mut statuses = source.follow(timeout).await?;
     let mut last: Option<JobStatus> = None;
+    // A connection that has just carried a status is opened again at once, others after a pause.
+    let mut pause = Duration::ZERO;
     let code = loop {
         let next = tokio::select! {
-            next = statuses.next() => next,
+            // A status is read in pieces, and would be lost with a wait that is given up.
+            next = next_or_tick(&mut statuses, to) => match next {
+                Ok(next) => next,
+                Err(error) => break cannot_write(&error),
+            },
             _ctrl_c = tokio::signal::ctrl_c() => break ExitCode::from(SUCCEEDED),
         };
         let why = match next {
@@ -192,8 +205,9 @@ async fn follow(
                 if let Err(error) = to.show(&status) {
                     break cannot_write(&error);
                 }
-                source.keep_to(&status);
+                source.keep_to(&statuses, &status);
                 last = Some(status);
+                pause = Duration::ZERO;
                 continue;
             }
             Ok(None) => "the job master has ended".to_owned(),
@@ -206,8 +220,15 @@ async fn follow(
             break cannot_write(&error);
         }
         tokio::select! {
-            again = tokio::time::timeout(away, reconnect(&source, timeout)) => match again {
-                Ok(again) => statuses = again,
+            again = tokio::time::timeout(away, reconnect(&source, timeout, pause)) => match again {
+                Ok(Ok(again)) => {
+                    statuses = again;
+                    pause = RETRY;
+                }
+                Ok(Err(error)) => {
+                    to.end();
+                    return Err(error);
+                }
                 Err(_) => {
                     to.end();
                     return Err(SourceError::Away { limit: away });
@@ -220,11 +241,29 @@ async fn follow(
     Ok(code)
 }
 
-async fn reconnect(source: &Source, timeout: Duration) -> Statuses {
+/// The next status. While there is none, the screen's times go on.
+async fn next_or_tick(
+    statuses: &mut Statuses,
+    to: &mut impl Show,
+) -> io::Result<Result<Option<JobStatus>, SourceError>> {
+    let next = statuses.next();
+    tokio::pin!(next);
     loop {
-        sleep(RETRY).await;
-        if let Ok(statuses) = source.follow(timeout).await {
-            return statuses;
+        tokio::select! {
+            next = &mut next => return Ok(next),
+            () = sleep(TICK) => to.tick()?,
+        }
+    }
+}
+
+/// Tries until there is a master, or none will come back.
+async fn reconnect(source: &Source, timeout: Duration, mut pause: Duration) -> Result<Statuses, SourceError> {
+    loop {
+        sleep(pause).await;
+        pause = RETRY;
+        match source.follow(timeout).await {
+            Err(error) if !error.is_final() => {}
+            result => return result,
         }
     }
 }
@@ -236,6 +275,8 @@ struct Shown {
     is_colourful: bool,
     /// The last line, which is not repeated.
     last: Option<String>,
+    /// What is on the screen, and since when.
+    drawn: Option<(JobStatus, Instant)>,
 }
 
 impl Show for Shown {
@@ -245,7 +286,8 @@ impl Show for Shown {
         }
         if self.is_screen {
             let style = Style::of_terminal(self.is_colourful);
-            return redraw(&for_people(status, &style), style.height);
+            self.drawn = Some((status.clone(), Instant::now()));
+            return redraw(&for_screen(status, &style));
         }
         let text = headline(status);
         if self.last.as_ref() != Some(&text) {
@@ -266,6 +308,12 @@ impl Show for Shown {
         Ok(())
     }
 
+    fn tick(&mut self) -> io::Result<()> {
+        let Some((status, since)) = &self.drawn else { return Ok(()) };
+        let style = Style::of_terminal(self.is_colourful);
+        redraw(&for_screen(&later(status, since.elapsed()), &style))
+    }
+
     fn end(&mut self) {
         if self.is_screen {
             // The shell's prompt comes below the last screen.
@@ -274,10 +322,26 @@ impl Show for Shown {
     }
 }
 
-/// Draws over the last screen, without clearing it first: nothing flickers. What does not fit is left away.
-fn redraw(text: &str, height: usize) -> io::Result<()> {
+/// The same status some time later: only its times differ. Those of a job that is over stay.
+fn later(status: &JobStatus, by: Duration) -> JobStatus {
+    let mut status = status.clone();
+    let seconds = by.as_secs_f64();
+    if status.end.is_none() {
+        status.age_seconds += seconds;
+        status.phase_seconds += seconds;
+        status.nodes.iter_mut().for_each(|node| node.seconds += seconds);
+    }
+    status.master.seconds += by.as_secs();
+    status.events.iter_mut().for_each(|event| event.seconds_ago += seconds);
+    status.last_failure.iter_mut().for_each(|failure| failure.seconds_ago += seconds);
+    status.check.iter_mut().for_each(|check| check.seconds_ago += seconds);
+    status
+}
+
+/// Draws over the last screen, without clearing it first: nothing flickers.
+fn redraw(text: &str) -> io::Result<()> {
     let mut screen = String::from("\x1b[H");
-    for text in text.lines().take(height.saturating_sub(1).max(1)) {
+    for text in text.lines() {
         screen.push_str(text);
         screen.push_str("\x1b[K\r\n");
     }

@@ -48,8 +48,8 @@ pub(crate) fn rendezvous(plan: &LaunchPlan) -> String {
     }
 }
 
-/// Logs an event of the agent and the effects that were decided.
-pub(crate) fn log_event(event: &Event, effects: &[Effect]) {
+/// Logs an event of the agent and the effects that were decided. `is_over`: this node knows that the job has ended.
+pub(crate) fn log_event(event: &Event, effects: &[Effect], is_over: bool) {
     match event {
         Event::Pushed(Push::Seat(assignment)) => info!("{}", seat(assignment)),
         Event::WorkerStarted { round, local_rank, pid } => {
@@ -61,6 +61,8 @@ pub(crate) fn log_event(event: &Event, effects: &[Effect]) {
         }
         Event::Pushed(Push::Regroup { round, why, .. }) => info!("round {round} is over: {why}"),
         Event::MasterBack => info!("connected to the job master"),
+        // The master of a job that is over exits.
+        Event::MasterAway { .. } if is_over => {}
         Event::MasterAway { reason } => info!("no connection to the job master: {reason}"),
         Event::Signalled { signal } => info!("stopped by signal {signal}"),
         Event::TreeGone { round } => info!("round {round}: all processes of its workers have exited"),

@@ -1,18 +1,23 @@
 //! Reports clap's errors of `dlrover-diag` and `dlrover-master`: clap's message after the program's name, and a
 //! suggestion.
 
-use std::process::ExitCode;
+use std::{io, process::ExitCode};
 
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
-use crate::failure::{SUCCEEDED, USAGE, print_line};
+use crate::failure::{FAILED, SUCCEEDED, USAGE, print_line};
 
 /// Prints the help or the version, if that was requested, or else the error. Returns the exit code.
 pub fn answer(program: &str, error: Error) -> ExitCode {
     let is_asked_for = !error.use_stderr();
     if is_asked_for || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        // A closed stream cannot be reported.
-        let _closed = error.print();
+        // `dlrover-diag --help | head` is not a failure.
+        if let Err(failed) = error.print()
+            && failed.kind() != io::ErrorKind::BrokenPipe
+        {
+            print_line(format_args!("{program}: error: cannot write to standard output: {failed}"));
+            return ExitCode::from(FAILED);
+        }
         return ExitCode::from(if is_asked_for { SUCCEEDED } else { USAGE });
     }
     print_line(format_args!("{program}: {}", words(error)));

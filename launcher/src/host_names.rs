@@ -14,12 +14,18 @@ pub fn master_addr_of_one_node() -> String {
     if known { "localhost".into() } else { "127.0.0.1".into() }
 }
 
-/// The host's name in reports: torchrun prints Python's `socket.getfqdn()`, the first of the canonical name
+/// The host's name as the job master and the root cause have it.
+#[must_use]
+pub fn host_name() -> String {
+    gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// The host's name in torchrun's box: torchrun prints Python's `socket.getfqdn()`, the first of the canonical name
 /// and the aliases that has a dot, else the canonical name. Here by `/etc/hosts` alone.
 #[must_use]
 pub fn fqdn() -> String {
     let hosts = fs::read_to_string("/etc/hosts").unwrap_or_default();
-    qualified(&hosts, &gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default())
+    qualified(&hosts, &host_name())
 }
 
 fn qualified(hosts: &str, hostname: &str) -> String {

@@ -37,6 +37,15 @@ pub enum JobTokenError {
     },
 }
 
+/// The warning about a variable that is set and empty, where no file is named either: a secret that was not filled in.
+pub(crate) fn empty_variable(has_file: bool, env: Environment<'_>) -> Option<String> {
+    let is_empty = env.get("DLROVER_JOB_TOKEN").is_some_and(|value| value.is_empty());
+    let has_file = has_file || env.get_filled("DLROVER_JOB_TOKEN_FILE").is_some();
+    (is_empty && !has_file).then(|| {
+        "warning: DLROVER_JOB_TOKEN is empty, so there is no job token; give it the token of the job, or unset it".to_owned()
+    })
+}
+
 /// Reads it. `file` is what the option names.
 ///
 /// # Errors

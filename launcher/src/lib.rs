@@ -21,6 +21,7 @@ mod endpoint_listener;
 mod events;
 mod host_names;
 mod invalid;
+mod loopback;
 mod metrics_compat;
 mod numa;
 mod open_files;
@@ -62,6 +63,11 @@ use std::{io::Write as _, process::ExitCode};
 
 use entry::{Action, entry};
 
+/// What was asked for cannot be printed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write to standard output")]
+struct CannotPrint(#[source] std::io::Error);
+
 /// `dlrover-run`: reads argv and the environment, runs, and returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -80,7 +86,7 @@ pub fn main() -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             // `dlrover-run --help | head` is not a failure.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-            Err(error) => failure::cannot_run(&error),
+            Err(source) => failure::cannot_run(&CannotPrint(source)),
         },
         Action::Refused { message, exit_code, usage } => {
             if let Some(usage) = usage {

@@ -3,7 +3,7 @@
 use diagnosis::exclusion::Exclusion;
 use rules::{failure::Failure, verdict::JobFailure};
 
-use crate::resolve::Rendezvous;
+use crate::{loopback, resolve::Rendezvous};
 
 /// The remedy; `None` where there is none.
 pub fn remedy(failure: &Failure, rendezvous: &Rendezvous) -> Option<String> {
@@ -13,9 +13,15 @@ pub fn remedy(failure: &Failure, rendezvous: &Rendezvous) -> Option<String> {
     Some(match failure {
         Failure::MasterAway { .. } => return unreachable_master(rendezvous),
         Failure::Job(JobFailure::TimedOut { .. }) => {
-            "Start the missing nodes with the same command line, allow more time \
-             (--rdzv-conf=join_timeout=SECONDS), or begin with fewer (--nnodes=MIN:MAX)."
-                .to_owned()
+            let text = "Start the missing nodes with the same command line, allow more time \
+                        (--rdzv-conf=join_timeout=SECONDS), or begin with fewer (--nnodes=MIN:MAX).";
+            // A timeout is of several nodes.
+            match (loopback::advice(rendezvous, u32::MAX), rendezvous.endpoint()) {
+                (Some(advice), Some(endpoint)) => {
+                    format!("Only this host reaches {endpoint}: for nodes on other hosts, {advice}. {text}")
+                }
+                _ => text.to_owned(),
+            }
         }
         Failure::Job(JobFailure::Exhausted { .. }) => {
             "If such losses are expected, --restart-count=N of the job master allows more of them.".to_owned()

@@ -18,7 +18,7 @@ use crate::{
     endpoint::{Endpoint, is_loopback},
     endpoint_listener::{self, BindError, EndpointListener, LoopbackDown},
     host_names::master_addr_of_one_node,
-    open_job,
+    loopback, open_job,
     resolve::{LaunchPlan, MasterPlan, Rendezvous},
 };
 
@@ -103,6 +103,12 @@ pub async fn set_up(plan: &mut LaunchPlan, console: &Console) -> Result<Rendezvo
                  the option to that process"
             ));
         }
+        if let (Some(http), false) = (&master.http, matches!(rendezvous, Rendezvous::Master(_))) {
+            print_line(format!(
+                "`--http={http}` has no effect here: the page and metrics are served by the launcher that serves the job \
+                 master at {endpoint}, which prints their address"
+            ));
+        }
         let Endpoint { host, port } = endpoint.clone();
         let master = MasterAt { host, port, trust: master.trust.clone() };
         return Ok(RendezvousSetup { master, store: own_store(agent, endpoint)?, embedded: None, own: None });
@@ -128,7 +134,8 @@ pub async fn set_up(plan: &mut LaunchPlan, console: &Console) -> Result<Rendezvo
         agent.node_rank.get_or_insert(NodeRank(0));
     }
     if !is_one_node {
-        announce(endpoint, &place, master, &print_line);
+        let advice = loopback::advice(rendezvous, agent.terms.max_nodes);
+        announce(endpoint, &place, (master, advice), &print_line);
     }
     let (shared, store) = match rendezvous {
         Rendezvous::Static(_) => {
@@ -252,11 +259,18 @@ fn config_of(
 }
 
 /// Reports that this launcher serves, and whether any host may join.
-fn announce(endpoint: &Endpoint, place: &EndpointListener, master: &MasterPlan, print_line: &dyn Fn(String)) {
+fn announce(
+    endpoint: &Endpoint,
+    place: &EndpointListener,
+    (master, advice): (&MasterPlan, Option<&str>),
+    print_line: &dyn Fn(String),
+) {
     let trust = &master.trust;
     if !place.is_loopback && trust.token.is_none() && !trust.tls.is_on() {
         print_line(open_job::warning(endpoint, "DLROVER_JOB_TOKEN"));
     }
     let reach = if place.is_loopback { ", which only this host reaches" } else { "" };
-    print_line(format!("this launcher serves the job master at {endpoint}{reach}"));
+    let advice =
+        advice.map(|advice| format!("; nodes on other hosts need another one: {advice}")).unwrap_or_default();
+    print_line(format!("this launcher serves the job master at {endpoint}{reach}{advice}"));
 }

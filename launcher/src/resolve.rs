@@ -103,6 +103,10 @@ pub(crate) fn resolve(
     let node_id = secret.node_id();
     let mut master =
         job_master::resolve(&cli, environment, host, (&rendezvous, serve_master), nodes.max, &node_id)?;
+    if rendezvous.endpoint().is_some() {
+        let has_file = !cli.bytes(Flag::JobTokenFile).is_empty();
+        notices.extend(crate::job_token::empty_variable(has_file, environment));
+    }
     let max_restarts = at_least_zero(&cli, Flag::MaxRestarts, "max_restarts must be >= 0")?.unwrap_or(0);
     let logs = output::resolve(&cli, environment, host, nodes.local_world_size, &mut notices)?;
     let stack_folders = hang::folders(environment, hang::log_folder(&logs));

@@ -15,7 +15,7 @@ use agent::{
 };
 use processes::{cgroup::Cgroup, launcher_id::LauncherId, sweep};
 use rules::chain;
-use rules::{failure::Outcome, worker_group::Event};
+use rules::{failure::Outcome, push::Push, worker_group::Event};
 
 use tokio::time::timeout;
 use tracing::{Level, info};
@@ -188,6 +188,7 @@ fn observer(
     is_met: Rc<Cell<bool>>,
     run_report: RunReport,
 ) -> Observer {
+    let mut is_over = false;
     Box::new(move |event, effects| {
         if matches!(event, Event::MasterBack) {
             is_met.set(true);
@@ -195,11 +196,28 @@ fn observer(
         if matches!(event, Event::WorkerStarted { .. }) && swept.borrow().is_none() {
             *swept.borrow_mut() = Some(start_sweep(console.clone()));
         }
-        activity::log_event(event, effects);
+        is_over |= matches!(event, Event::Pushed(Push::JobEnd(_)));
+        activity::log_event(event, effects, is_over);
         run_report.observe(event, effects);
         if let Some(events) = &events {
             events.borrow_mut().observe(event, effects);
         }
+    })
+}
+
+/// At the first signal, says that the job of all nodes ends with this launcher, which serves its master without state.
+/// `nodes`: as many as there may be, until a round has its members.
+fn with_stop_notice(mut observer: Observer, console: Console, mut nodes: u32) -> Observer {
+    let mut is_told = false;
+    Box::new(move |event, effects| {
+        match event {
+            Event::Pushed(Push::Seat(assignment)) => nodes = assignment.nodes,
+            Event::Signalled { .. } if nodes > 1 && !std::mem::replace(&mut is_told, true) => {
+                console.log(Level::WARN, "this launcher serves the job master: the job ends on all nodes");
+            }
+            _ => {}
+        }
+        observer(event, effects);
     })
 }
 
@@ -253,6 +271,11 @@ async fn meet_and_run(
         }
     };
     let can_come_back = plan.master.policy.host.is_none();
+    let observer = if embedded.is_some() && !can_come_back {
+        with_stop_notice(observer, console.clone(), plan.agent.terms.max_nodes)
+    } else {
+        observer
+    };
     let config = plan.agent;
     let parts = Parts { config, launcher_id, guard, master, store, console: console.clone(), logs, observer };
     let agent = Agent::run(parts);

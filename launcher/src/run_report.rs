@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 pub(crate) use self::file::ReportFileError;
 use crate::{
     failure::{self, OomCounter},
-    host_names::fqdn,
+    host_names::host_name,
     resolve::LaunchPlan,
 };
 
@@ -47,7 +47,7 @@ impl RunReport {
             path: plan.report_json.clone(),
             run_id: plan.agent.run_id.to_string(),
             max_restarts: plan.agent.max_restarts,
-            host: if plan.report_json.is_some() { fqdn() } else { String::new() },
+            host: host_name(),
             began: Instant::now(),
             began_at: Utc::now(),
             world: Rc::default(),
@@ -175,7 +175,7 @@ impl RunReport {
             "exit_code": exit_code,
             "signal": signal,
             "out_of_memory": failure.out_of_memory,
-            "time": DateTime::from_timestamp(failure.unix_secs, 0).map(time),
+            "time": DateTime::from_timestamp(failure.unix_secs, 0).map(whole_seconds),
             "reason": reason,
             "last_lines": lines.unwrap_or_default(),
             "message": error_file.and_then(|file| message(&file.document)).map(str::to_owned).or(printed),
@@ -200,7 +200,7 @@ fn of_another_node(root_cause: &RootCause) -> Value {
         "exit_code": exit_code,
         "signal": signal,
         "out_of_memory": failure.out_of_memory,
-        "time": DateTime::from_timestamp(failure.unix_secs, 0).map(time),
+        "time": DateTime::from_timestamp(failure.unix_secs, 0).map(whole_seconds),
         "reason": failure::explained(failure, OomCounter::OfAnotherNode),
         "last_lines": detail.lines(),
         "message": Some(detail.message()).filter(|message| !message.is_empty()),
@@ -222,6 +222,11 @@ fn ended(failure: &WorkerFailure) -> (Option<i32>, Option<String>) {
 fn message(document: &Value) -> Option<&str> {
     let message = document.get("message")?;
     message.as_str().or_else(|| message.get("message")?.as_str())
+}
+
+/// Of the end of a worker more is not known.
+fn whole_seconds(time: DateTime<Utc>) -> String {
+    time.to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
 fn time(time: DateTime<Utc>) -> String {

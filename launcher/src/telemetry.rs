@@ -112,6 +112,13 @@ impl Visit for Fields {
     }
 }
 
+/// The crates of this project at this level; the others, such as the HTTP/2 library, only warn. `DLROVER_LOG` has them.
+fn ours(level: LevelFilter) -> Targets {
+    const CRATES: [&str; 9] =
+        ["agent", "diagnosis", "dlrover", "launcher", "master", "probes", "processes", "rules", "store"];
+    Targets::new().with_default(level.min(LevelFilter::WARN)).with_targets(CRATES.map(|name| (name, level)))
+}
+
 /// Starts logging.
 pub fn start(
     print: impl Fn(&[u8]) + Clone + Send + Sync + 'static,
@@ -135,7 +142,7 @@ pub fn start(
         }
         _ => {
             let level = log.level.map(LevelFilter::from_level).or(level).unwrap_or(LevelFilter::WARN);
-            set_global_default(lines.with_max_level(level).finish())
+            set_global_default(lines.with_max_level(level).finish().with(ours(level)))
         }
     };
     if let (Some(filter), Some(Err(error))) = (filter, &parts) {

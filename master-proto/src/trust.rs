@@ -15,6 +15,9 @@ const KEY: &str = "authorization";
 /// The metadata key that carries a node's secret.
 const SECRET_KEY: &str = "dlrover-node-secret";
 
+/// The metadata key of the answer to a subscription whose token was checked: this master requires one.
+pub const TOKEN_REQUIRED: &str = "dlrover-token-required";
+
 /// Bytes of the digest in a node's id: too many for a brute-force search.
 const ID_BYTES: usize = 16;
 

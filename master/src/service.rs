@@ -13,12 +13,16 @@ use master_proto::{
     PROTOCOL_VERSION,
     convert::{ConvertError, Join, StacksPart, StreamMessage, TrainingMessage, resume_request, sender},
     pb,
-    trust::{Token, check_sender},
+    trust::{TOKEN_REQUIRED, Token, check_sender},
 };
 use rules::{NodeId, Round, job::Event, job_status::JobStatus};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
-use tonic::{Extensions, Request, Response, Status, metadata::MetadataMap, service::Interceptor};
+use tonic::{
+    Extensions, Request, Response, Status,
+    metadata::{MetadataMap, MetadataValue},
+    service::Interceptor,
+};
 
 use crate::{
     admission::Peer,
@@ -40,13 +44,17 @@ pub(crate) struct MasterService {
     feed: StatusFeed,
 }
 
+/// A call had the job's token, which this master requires.
+#[derive(Debug, Clone, Copy)]
+struct TokenChecked;
+
 /// Rejects calls without the job's token, if it has one.
 pub(crate) fn auth_interceptor(
     token: Option<Token>,
     log: Log,
 ) -> impl Interceptor + Clone + Send + Sync + 'static {
     let refusals = Arc::new(OncePerPeer::new(log));
-    move |request: Request<()>| {
+    move |mut request: Request<()>| {
         if let Some(token) = &token
             && let Err(refused) = token.check(&request)
         {
@@ -54,6 +62,10 @@ pub(crate) fn auth_interceptor(
                 refusals.log(peer.ip, "token", "rejected a call: the job token is missing or wrong");
             }
             return Err(refused);
+        }
+        if token.is_some() {
+            mark_valid(request.extensions());
+            request.extensions_mut().insert(TokenChecked);
         }
         Ok(request)
     }
@@ -87,9 +99,7 @@ impl MasterService {
         if let Some(node) = node(&message) {
             check_sender(metadata, node).inspect_err(|refused| refuse("secret", &refused.message()))?;
         }
-        if let Some(peer) = peer {
-            peer.mark_valid();
-        }
+        mark_valid(from);
         Ok(message)
     }
 
@@ -117,6 +127,13 @@ impl MasterService {
         let (answered, answer) = oneshot::channel();
         self.commands.send(command(answered)).await.map_err(|_| over())?;
         answer.await.map_err(|_| over())
+    }
+}
+
+/// The connection of a valid call stays open: a follower of the status makes no further call on it.
+fn mark_valid(from: &Extensions) {
+    if let Some(peer) = Peer::of(from) {
+        peer.mark_valid();
     }
 }
 
@@ -205,7 +222,11 @@ impl pb::master_server::Master for MasterService {
             let _until_dropped = &open;
             Ok(StreamMessage::from(message).into())
         });
-        Ok(Response::new(Box::pin(pushes)))
+        let mut reply: Response<PushStream> = Response::new(Box::pin(pushes));
+        if from.get::<TokenChecked>().is_some() {
+            reply.metadata_mut().insert(TOKEN_REQUIRED, MetadataValue::from_static("1"));
+        }
+        Ok(reply)
     }
 
     async fn join(&self, request: Request<pb::JoinRequest>) -> Result<Response<pb::JoinReply>, Status> {
@@ -323,31 +344,35 @@ impl pb::master_server::Master for MasterService {
 
     async fn show_world(
         &self,
-        _request: Request<pb::ShowWorldRequest>,
+        request: Request<pb::ShowWorldRequest>,
     ) -> Result<Response<pb::WorldTable>, Status> {
+        mark_valid(request.extensions());
         Ok(Response::new(self.ask(|reply| Command::ShowWorld { reply }).await?))
     }
 
     async fn show_taint_report(
         &self,
-        _request: Request<pb::ShowTaintReportRequest>,
+        request: Request<pb::ShowTaintReportRequest>,
     ) -> Result<Response<pb::TaintReport>, Status> {
+        mark_valid(request.extensions());
         let json = self.ask(|reply| Command::ShowTaintReport { reply }).await?;
         Ok(Response::new(pb::TaintReport { json: json.as_ref().to_owned() }))
     }
 
     async fn show_status(
         &self,
-        _request: Request<pb::ShowStatusRequest>,
+        request: Request<pb::ShowStatusRequest>,
     ) -> Result<Response<pb::JobStatus>, Status> {
+        mark_valid(request.extensions());
         let status = self.feed.status().await.ok_or_else(over)?;
         status_message(&status).map(Response::new)
     }
 
     async fn watch_status(
         &self,
-        _request: Request<pb::WatchStatusRequest>,
+        request: Request<pb::WatchStatusRequest>,
     ) -> Result<Response<StatusStream>, Status> {
+        mark_valid(request.extensions());
         let (to, statuses) = mpsc::channel(1);
         tokio::spawn(self.feed.clone().follow(to, |status| Some(status_message(status))));
         Ok(Response::new(Box::pin(ReceiverStream::new(statuses))))

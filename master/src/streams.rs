@@ -94,9 +94,9 @@ impl Streams {
     pub(crate) fn carry_out(&mut self, effect: Effect) -> Option<JobVerdict> {
         match effect {
             Effect::Push { node, push } => self.send(&node, Payload::Push(push)),
-            Effect::Refuse { node, reason } => {
+            Effect::Refuse { node, name, reason } => {
                 let reason = reason.to_string();
-                log_line(&self.log, format_args!("rejected {node}: {reason}"));
+                log_line(&self.log, format_args!("rejected {name}: {reason}"));
                 self.send(&node, Payload::Push(Push::Refused { reason }));
                 self.open.remove(&node);
             }
@@ -149,7 +149,9 @@ impl Streams {
 
 #[cfg(test)]
 mod tests {
-    use rules::Round;
+    use std::sync::Mutex;
+
+    use rules::{Round, node::NodeName};
 
     use super::*;
 
@@ -201,10 +203,15 @@ mod tests {
 
     #[test]
     fn a_refused_node_receives_the_reason_before_its_stream_ends() {
-        let mut streams = Streams::new(9, Arc::new(drop));
+        let logged = Arc::new(Mutex::new(Vec::new()));
+        let lines = Arc::clone(&logged);
+        let mut streams = Streams::new(9, Arc::new(move |line| lines.lock().unwrap().push(line.to_string())));
         let mut messages = open(&mut streams, 1);
         let reason = job::Refusal::Differs { point: "x".into() };
-        assert_eq!(streams.carry_out(Effect::Refuse { node: node(), reason }), None);
+        let name = NodeName { rank: None, host: "vm".into(), address: "10.0.0.2".into(), node_id: node() };
+        assert_eq!(streams.carry_out(Effect::Refuse { node: node(), name, reason }), None);
+        let logged = logged.lock().unwrap();
+        assert!(logged[0].starts_with("refused a node (vm, 10.0.0.2): x; "), "{logged:?}");
         let _welcome = messages.blocking_recv().unwrap();
         assert!(
             matches!(&*messages.blocking_recv().unwrap().payload, Payload::Push(Push::Refused { reason }) if reason.starts_with('x'))

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::{sync::Arc, time::Duration};
+
 use common::{LIMIT, Master, Node, Way, channel, request, run_a_job, seated, terms};
 use master_proto::{
     PROTOCOL_VERSION,
@@ -15,6 +17,11 @@ use rules::{
     push::Push,
     verdict::{JobFailure, JobVerdict},
 };
+use tokio::{
+    net::TcpListener,
+    time::{Instant, pause},
+};
+use tokio_stream::wrappers::TcpListenerStream;
 use tonic::Code;
 
 #[tokio::test]
@@ -267,4 +274,22 @@ async fn the_master_exits_soon_after_the_last_acknowledgement() {
     let known = std::time::Instant::now();
     assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
     assert!(known.elapsed() < LIMIT / 10);
+}
+
+/// It makes one call, and none that a node makes. The clock is that of the test: 90 s take no time.
+#[tokio::test]
+async fn a_follower_of_the_status_stays_connected() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let lines = Arc::default();
+    let _master = tokio::spawn(master::serve(TcpListenerStream::new(listener), common::config(&lines)));
+    let mut client = MasterClient::new(channel(address, &Way::default()).await.expect("it connects"));
+    let watched = client.watch_status(pb::WatchStatusRequest {}).await;
+    let mut watched = watched.expect("it is answered").into_inner();
+    pause();
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(90) {
+        let status = watched.message().await.expect("the connection stays open");
+        assert!(status.is_some(), "the job is not over");
+    }
 }

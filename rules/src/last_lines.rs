@@ -67,8 +67,8 @@ impl Output {
         kept
     }
 
-    /// The exception of the last traceback of Python; else the last line, unless it may be a line of standard output
-    /// (`is_mixed`), where anything may come last.
+    /// The exception of the last traceback of Python; else the last line. Where that may be a line of standard output
+    /// (`is_mixed`), anything may come last: then only a line that looks like an error is one.
     #[must_use]
     pub fn error(&self, is_mixed: bool) -> Option<String> {
         let begins = self.lines.iter().rposition(|line| unprefixed(line).trim_start() == TRACEBACK);
@@ -77,7 +77,8 @@ impl Output {
             // The frames are indented.
             after.into_iter().find(|line| !line.starts_with([' ', '\t']))
         });
-        let last = || self.lines.last().map(String::as_str).filter(|_| !is_mixed);
+        let last = || self.lines.last().map(|line| unprefixed(line));
+        let last = || last().filter(|line| !is_mixed || is_error(line));
         exception.or_else(last).map(message)
     }
 }
@@ -90,6 +91,24 @@ fn unprefixed(line: &str) -> &str {
         is_rank.then(|| rest.strip_prefix(' ').unwrap_or(rest))
     };
     behind().unwrap_or(line)
+}
+
+/// Whether a line is how Python, or a program's options, report an error: `a.b.SomeError: text`,
+/// `/usr/bin/python3: text`, `train.py: error: text`.
+fn is_error(line: &str) -> bool {
+    let Some((subject, text)) = line.split_once(':') else { return false };
+    if text.trim().is_empty() {
+        return false;
+    }
+    let is_name = subject
+        .split('.')
+        .all(|part| !part.is_empty() && part.chars().all(|letter| letter.is_alphanumeric() || letter == '_'));
+    let is_exception = is_name && (subject.ends_with("Error") || subject.ends_with("Exception"));
+    let program = subject.rsplit('/').next().unwrap_or(subject);
+    let version = program.strip_prefix("python");
+    let is_python =
+        version.is_some_and(|it| it.bytes().all(|letter| letter.is_ascii_digit() || letter == b'.'));
+    is_exception || is_python || subject == "error" || line.contains(": error: ")
 }
 
 /// An error in one line of at most [`MAX_MESSAGE`] bytes: the first that is not blank.
@@ -218,9 +237,34 @@ mod tests {
             "[rank3]: Traceback (most recent call last):\n[rank3]:   File \"a\"\n[rank3]: OSError: x";
         assert_eq!(output(ranked).error(true).as_deref(), Some("OSError: x"));
         assert_eq!(output("[rank]: a\n").error(false).as_deref(), Some("[rank]: a"));
+        assert_eq!(output("[rank3]: a\n").error(false).as_deref(), Some("a"));
         assert_eq!(output("cannot open x\n").error(false).as_deref(), Some("cannot open x"));
         assert_eq!(output("step 100\n").error(true), None);
         assert_eq!(output("Traceback (most recent call last):\n  File").error(true), None);
+    }
+
+    /// On a terminal standard output and standard error are one stream.
+    #[test]
+    fn a_last_line_of_mixed_output_is_an_error_when_it_looks_like_one() {
+        for line in [
+            "SyntaxError: invalid syntax",
+            "torch.cuda.OutOfMemoryError: CUDA out of memory",
+            "a.b_c.Some2Exception: x",
+            "/usr/bin/python3: can't open file '/x.py': [Errno 2] No such file or directory",
+            "python3.12: No module named nothing",
+            "train.py: error: unrecognized arguments: --lr",
+            "error: no GPU",
+        ] {
+            let text = format!("step 1\n{line}\n");
+            assert_eq!(output(&text).error(true).as_deref(), Some(line));
+            let ranked = format!("step 1\n[rank3]: {line}\n");
+            assert_eq!(output(&ranked).error(true).as_deref(), Some(line));
+        }
+        for line in
+            ["loss: 0.3", "no GPU for me", "Error: ", "the last Error: 3", "pythonic: yes", "KeyError:"]
+        {
+            assert_eq!(output(&format!("{line}\n")).error(true), None, "{line}");
+        }
     }
 
     #[test]

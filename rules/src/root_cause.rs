@@ -12,6 +12,9 @@ use crate::{
     signal_name::signal_text,
 };
 
+/// The most bytes of a last line in a summary.
+const MAX_LAST_LINE: usize = 200;
+
 const SIGTERM: i32 = 15;
 
 /// SIGILL, SIGBUS, SIGFPE, SIGSEGV: faults of the process itself.
@@ -108,9 +111,11 @@ impl FailureDetail {
     /// ended before it is the cause then.
     #[must_use]
     pub fn is_consequence(&self) -> bool {
-        let message = self.message.to_ascii_lowercase();
-        let is_stopped = self.failure.cause == ExitCause::Signal(SIGTERM) && message.is_empty();
-        is_stopped || CONSEQUENCES.iter().any(|words| message.contains(words))
+        let is_stopped = self.failure.cause == ExitCause::Signal(SIGTERM) && self.message.is_empty();
+        // Of a stream that others write to, too, the last line need not be an error, but these words are one.
+        let last = self.lines.last().filter(|_| self.message.is_empty());
+        let words = last.unwrap_or(&self.message).to_ascii_lowercase();
+        is_stopped || CONSEQUENCES.iter().any(|part| words.contains(part))
     }
 
     /// Whether its own words say what went wrong, and that is nothing that another process did to it.
@@ -124,6 +129,13 @@ impl FailureDetail {
     #[must_use]
     pub fn lines(&self) -> &[String] {
         &self.lines
+    }
+
+    /// The last line of an output whose error is not known. Of a worker that was killed it explains nothing.
+    fn last_line(&self) -> Option<&str> {
+        let last = self.lines.last().map(|line| line.trim())?;
+        let has_exited = matches!(self.failure.cause, ExitCause::Code(_)) && !self.failure.out_of_memory;
+        (self.message.is_empty() && has_exited && last.len() <= MAX_LAST_LINE).then_some(last)
     }
 
     /// Whether the lines are of its standard output too.
@@ -170,7 +182,11 @@ impl fmt::Display for Summary<'_> {
             ExitCause::Code(code) => write!(f, "exit code {code}")?,
             ExitCause::Signal(signal) => write!(f, "killed by {}", signal_text(*signal))?,
         }
-        if message.is_empty() { Ok(()) } else { write!(f, ": {message}") }
+        match self.detail.last_line() {
+            Some(line) => write!(f, "; last line: \"{line}\""),
+            None if message.is_empty() => Ok(()),
+            None => write!(f, ": {message}"),
+        }
     }
 }
 
@@ -242,9 +258,32 @@ mod tests {
         assert_eq!(root_cause_of(&[said(0, CODE, ""), own(1)]), 0, "nothing speaks against the first one");
         assert_eq!(root_cause_of(&[lost(0), lost(1), said(2, TERM, "")]), 0);
         assert_eq!(root_cause_of(&[]), 0);
+        let mixed = FailureDetail::new(
+            failure(CODE),
+            None,
+            &Output::new(b"step 7\nrank 0: lost a neighbour: the other side hung up\n", true),
+            true,
+        );
+        assert_eq!(root_cause_of(&[mixed, own(1)]), 1, "on a terminal");
         let mut late = own(1);
         late.failure.unix_secs = 3;
         assert_eq!(root_cause_of(&[lost(0), late]), 0, "too late to be the cause");
+    }
+
+    #[test]
+    fn without_a_known_error_the_last_line_is_in_the_summary_if_it_is_short() {
+        let summary = |cause, output: &str| {
+            let output = Output::new(output.as_bytes(), true);
+            let detail = FailureDetail::new(failure(cause), None, &output, true);
+            Summary { detail: &detail, node_rank: None, host: "b" }.to_string()
+        };
+        let exited = "rank 13 (local rank 5, host b, pid 4711): exit code 1";
+        let code = ExitCause::Code(1);
+        assert_eq!(summary(code, "1\n no GPU for me\n"), format!("{exited}; last line: \"no GPU for me\""));
+        assert_eq!(summary(code, "1\nSyntaxError: x\n"), format!("{exited}: SyntaxError: x"));
+        assert_eq!(summary(code, &"x".repeat(MAX_LAST_LINE + 1)), exited);
+        assert_eq!(summary(code, ""), exited);
+        assert!(summary(ExitCause::Signal(9), "step 1\n").ends_with(": killed by SIGKILL"));
     }
 
     #[test]

@@ -70,6 +70,23 @@ fn kubeflow_commands_rendezvous_in_any_order() {
 }
 
 #[test]
+fn a_page_that_is_not_served_here_is_said() {
+    let mut job = lines();
+    let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", free_port());
+    let line = ["--nnodes=2", "--rdzv-backend=c10d", &endpoint, "--http=0"];
+    let nodes = [1, 2].map(|place| job.node(place).flags(line).start());
+    let _world = job.await_world(2, 0);
+    let outcomes = job.ends_well(nodes);
+    let count = |words: &str| outcomes.iter().filter(|it| it.stderr.contains(words)).count();
+    assert_eq!(count("page and metrics of the job: "), 1, "{outcomes:#?}");
+    assert_eq!(
+        count("`--http=0` has no effect here: the page and metrics are served by the launcher"),
+        1,
+        "{outcomes:#?}"
+    );
+}
+
+#[test]
 fn the_launcher_that_serves_the_master_leaves_last() {
     let mut job = lines();
     let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", free_port());
@@ -95,7 +112,10 @@ fn nodes_of_torchrun_lines_all_end_when_terminated() {
         node.signal(nix::sys::signal::Signal::SIGTERM);
     }
     // Each ends by its own signal or with the others; either way it fails, and none waits longer.
-    let _outcomes = job.finish(nodes, 1);
+    let outcomes = job.finish(nodes, 1);
+    let notice = "this launcher serves the job master: the job ends on all nodes";
+    let told = outcomes.iter().filter(|it| it.stderr.contains(notice)).count();
+    assert_eq!(told, 1, "the one that serves: {outcomes:#?}");
 }
 
 #[test]

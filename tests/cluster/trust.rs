@@ -29,7 +29,8 @@ fn only_nodes_with_the_jobs_token_are_admitted() {
     let by_variable = job.ranked(0).env("DLROVER_JOB_TOKEN", "s3cret").flags(["--nnodes=2"]).start();
     let by_file = job.ranked(1).env("DLROVER_JOB_TOKEN_FILE", &file).flags(["--nnodes=2"]).start();
     let _world = job.await_world(2, 0);
-    job.ends_well([by_variable, by_file]);
+    let outcomes = job.ends_well([by_variable, by_file]);
+    assert!(outcomes.iter().all(|it| !it.stderr.contains("requires none")), "{outcomes:#?}");
 }
 
 #[test]
@@ -47,6 +48,22 @@ fn a_master_without_a_token_warns() {
     );
     let node = job.ranked(0).start();
     job.ends_well([node]);
+}
+
+/// It is the master that checks the token: one without it lets any host join.
+#[test]
+fn a_node_with_a_token_warns_of_a_master_without_one() {
+    let mut job = cluster();
+    let node = |rank: u8| job.ranked(rank).flags(["--nnodes=2"]);
+    let with = node(0).env("DLROVER_JOB_TOKEN", "s3cret").start();
+    let without = node(1).env("DLROVER_JOB_TOKEN", "").start();
+    let _world = job.await_world(2, 0);
+    let outcomes = job.ends_well([with, without]);
+    let warned = outcomes[0].stderr.matches("this node has a job token, and the job master at ").count();
+    assert_eq!(warned, 1, "{outcomes:#?}");
+    let empty = "warning: DLROVER_JOB_TOKEN is empty, so there is no job token";
+    assert!(outcomes[1].stderr.contains(empty) && !outcomes[0].stderr.contains(empty), "{outcomes:#?}");
+    assert!(!outcomes[1].stderr.contains("this node has a job token"), "{outcomes:#?}");
 }
 
 #[test]

@@ -45,6 +45,12 @@ fn too_few_nodes_of_torchrun_lines_all_exit_with_one_message_and_1() {
     let nodes = [1, 2].map(|place| job.node(place).flags(line).start());
     let outcomes = job.finish(nodes, 1);
     assert!(error(&outcomes[0].stderr).ends_with("2 of 3 nodes joined within 4 s"), "{outcomes:#?}");
+    let advice = "give --rdzv-endpoint=HOST:PORT of a host that all nodes reach";
+    let first = "which only this host reaches; nodes on other hosts need another one: ";
+    let serves = outcomes.iter().filter(|it| it.stderr.contains(&format!("{first}{advice}\n"))).count();
+    assert_eq!(serves, 1, "the one that serves: {outcomes:#?}");
+    let last = format!(": for nodes on other hosts, {advice}. Start the missing nodes");
+    assert!(outcomes.iter().all(|it| it.stderr.contains(&last)), "{outcomes:#?}");
     assert_eq!(error(&outcomes[0].stderr), error(&outcomes[1].stderr));
     assert!(job.ran().is_empty(), "no worker ever ran");
 }

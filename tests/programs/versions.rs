@@ -1,6 +1,6 @@
 //! `--version` of every program: the release, the commit where it is known, the target.
 
-use std::process::Command;
+use std::{fs::File, process::Command};
 
 #[test]
 fn every_program_prints_release_and_target() {
@@ -19,5 +19,21 @@ fn every_program_prints_release_and_target() {
         assert!(target.ends_with("-linux-gnu") || target.ends_with("-linux-musl"), "{text}");
         let digits = commit.split('-').next().unwrap();
         assert!(digits.bytes().all(|byte| byte.is_ascii_hexdigit()), "{text}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_named_with_the_stream() {
+    for (program, name) in [
+        (env!("CARGO_BIN_EXE_dlrover-run-under-test"), "dlrover-run"),
+        (env!("CARGO_BIN_EXE_dlrover-master-under-test"), "dlrover-master"),
+        (env!("CARGO_BIN_EXE_dlrover-diag-under-test"), "dlrover-diag"),
+    ] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let output = Command::new(program).arg("--version").stdout(full).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        let error = format!("{name}: error: cannot write to standard output: No space left on device");
+        assert!(stderr.starts_with(&error), "{stderr}");
     }
 }

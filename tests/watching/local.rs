@@ -7,7 +7,12 @@ use std::{
 };
 
 use serde_json::Value;
-use support::{cluster::Cluster, free_port, launch::Launch, programs};
+use support::{
+    cluster::{Cluster, kill_node},
+    free_port,
+    launch::Launch,
+    programs,
+};
 
 use crate::{check, diag, diag_command, status};
 
@@ -104,4 +109,31 @@ fn all_that_follow_a_standalone_run_see_how_it_failed() {
     let mut rest = String::new();
     page.read_to_string(&mut rest).expect("it ends");
     assert!(rest.contains(r#""end":{"succeeded":false"#), "{rest}");
+}
+
+/// A later job of this node may have the same name, as `--rdzv-id` gives it.
+#[test]
+fn a_follower_of_a_launcher_that_was_killed_ends_and_takes_no_other_job() {
+    let id = format!("killed-{}", std::process::id());
+    let start = || {
+        let line = ["--nnodes=1", "--rdzv-backend=c10d", "--rdzv-id", &id];
+        let run = Launch::new(programs!().launcher).flags(line).steps(&["touch started", "hang"]).start();
+        run.await_file("started");
+        run
+    };
+    let first = start();
+    let mut child = diag_command(&["events", "--run-id", &id])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe"));
+    lines.read_line(&mut String::new()).expect("it follows");
+    let second = start();
+    kill_node(first);
+    let output = child.wait_with_output().expect("it ends");
+    kill_node(second);
+    let stderr = String::from_utf8(output.stderr).expect("text");
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("error: the job has ended; how is not known: "), "{stderr}");
 }

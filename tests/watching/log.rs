@@ -122,6 +122,28 @@ fn a_filter_shows_a_part_and_an_invalid_one_is_named() {
 }
 
 #[test]
+fn debug_lines_are_of_this_project_only() {
+    let run =
+        launch().flags(["-vv", "--log-format=json"]).steps(&["1 exit 3", "0 hang"]).finish().expect_code(1);
+    let lines: Vec<Value> = own_lines(&run).into_iter().map(object).collect();
+    let ours = ["agent", "launcher", "master", "dlrover-run", "dlrover-master", "probes", "processes"];
+    let of =
+        |line: &Value| line["target"].as_str().expect("a target").split("::").next().unwrap_or("").to_owned();
+    let foreign: Vec<&Value> = lines.iter().filter(|line| !ours.contains(&of(line).as_str())).collect();
+    assert!(foreign.is_empty(), "{foreign:#?}");
+    assert!(lines.iter().any(|line| line["level"] == "DEBUG"), "{run:#?}");
+    let all = launch().env("DLROVER_LOG", "debug").steps(WORKERS).finish().expect_code(0);
+    assert!(all.stderr.contains(" DEBUG h2::"), "{all:#?}");
+}
+
+/// The master of such a run ends with it.
+#[test]
+fn the_end_of_a_single_node_run_is_no_loss_of_the_master() {
+    let run = launch().flags(["-v"]).steps(&["1 exit 3", "0 hang"]).finish().expect_code(1);
+    assert!(!run.stderr.contains("no connection to the job master"), "{run:#?}");
+}
+
+#[test]
 fn quiet_leaves_the_report() {
     let run = launch().flags(["-q"]).env("LOGLEVEL", "INFO").steps(WORKERS).finish().expect_code(0);
     assert_eq!(own_lines(&run), [""; 0]);

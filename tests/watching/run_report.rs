@@ -75,11 +75,15 @@ fn a_failure_has_the_root_cause_with_its_last_lines_and_its_message() {
     assert_eq!((&root["exit_code"], &root["signal"]), (&json!(3), &json!(null)));
     assert_eq!((&root["message"], &root["last_lines"]), (&json!("boom"), &json!(["first", "[2Jsecond"])));
     assert_eq!(root["host"], report["host"]);
+    let time = root["time"].as_str().expect("a time");
+    assert!(time.len() == "2026-11-25T01:02:03Z".len() && time.ends_with('Z'), "whole seconds: {time}");
     let pid = format!("pid {}) failed first", root["pid"]);
     assert!(run.stderr.contains(&pid), "{pid}: {run:#?}");
     let file = root["error_file"].as_str().expect("it left one");
     assert!(fs::read_to_string(file).expect("it is there").contains("boom"));
     let root_cause = report["root_cause"].as_str().expect("it is known");
+    let host = report["host"].as_str().expect("a name");
+    assert!(root_cause.contains(&format!(", host {host}, pid ")), "one name of this host: {root_cause}");
     assert!(
         run.stderr.contains(&format!("dlrover-run: root cause: {root_cause}\n")),
         "{root_cause}: {run:#?}"

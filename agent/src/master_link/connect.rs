@@ -143,6 +143,11 @@ impl Connector {
         matches!(timeout(GREETING, asked).await, Ok(Some(start)) if &start == b"HTTP/")
     }
 
+    /// Whether the calls carry the job's token.
+    pub(super) fn has_token(&self) -> bool {
+        self.at.trust.token.is_some()
+    }
+
     /// Adds this node's secret and the job's token, if there is one, to a request.
     pub(crate) fn signed<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);

@@ -16,17 +16,20 @@ use tokio::{
     net::UnixStream,
 };
 
+/// Lists the abstract sockets of this network namespace.
+const SOCKETS: &str = "/proc/net/unix";
+
 /// Why no launcher of this node answers.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LocalError {
-    #[error("cannot look for launchers on this node")]
+    #[error("cannot look for launchers on this node in {SOCKETS}")]
     Search(#[source] io::Error),
     #[error(
         "no dlrover-run of this user runs on this node; give the address of the job master (HOST:PORT), or run this \
          command where the job runs"
     )]
     None,
-    #[error("no dlrover-run of this node runs a job with the run id {run_id}; there are: {others}")]
+    #[error("no dlrover-run of this node runs a job with the run id {run_id}; {others}")]
     NotThere { run_id: String, others: String },
     #[error("several jobs run on this node; choose one with --run-id: {runs}")]
     Several { runs: String },
@@ -36,6 +39,8 @@ pub(super) enum LocalError {
         #[source]
         source: io::Error,
     },
+    #[error("the job has ended; how is not known: its launcher on this node (pid {pid}) is gone")]
+    Ended { pid: u32 },
     #[error("the launcher with pid {pid} has no status: {reason}")]
     Refused { pid: u32, reason: String },
 }
@@ -53,6 +58,11 @@ pub(super) struct LocalStatuses {
 }
 
 impl LocalStatuses {
+    /// The launcher that is asked.
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
+    }
+
     async fn open(pid: u32, question: u8) -> io::Result<Self> {
         let address = SocketAddr::from_abstract_name(format!("{PREFIX}{pid}"))?;
         // A local socket connects at once, or is full.
@@ -88,11 +98,48 @@ pub(super) async fn follow(run_id: Option<&str>) -> Result<LocalStatuses, LocalE
     LocalStatuses::open(pid, FOLLOW).await.map_err(|source| LocalError::Lost { pid, source })
 }
 
+/// The run id, and the life of its master; `None` before the first node has joined.
+type Run = Option<(String, String)>;
+
+/// The job that is followed, and the launcher that was asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Followed {
+    pub(super) pid: u32,
+    run: Run,
+}
+
+impl Followed {
+    pub(super) fn new(pid: u32, status: &JobStatus) -> Self {
+        Self { pid, run: run_of(status) }
+    }
+}
+
+fn run_of(status: &JobStatus) -> Run {
+    Some((status.job.clone()?, status.master.epoch.clone()))
+}
+
+/// Follows a job again: at the same launcher, or, when that is gone, at another one of the same job. A later job of this
+/// node may have the same run id, and its master has another epoch.
+pub(super) async fn follow_again(followed: &Followed) -> Result<LocalStatuses, LocalError> {
+    let pid = followed.pid;
+    if launchers().map_err(LocalError::Search)?.contains(&pid) {
+        return LocalStatuses::open(pid, FOLLOW).await.map_err(|source| LocalError::Lost { pid, source });
+    }
+    let (found, failure) = ask_all().await?;
+    match (found.into_iter().find(|it| it.run.is_some() && it.run == followed.run), failure) {
+        (Some(Found { pid, .. }), _) => {
+            LocalStatuses::open(pid, FOLLOW).await.map_err(|source| LocalError::Lost { pid, source })
+        }
+        // It may be of this job: its master is away.
+        (None, Some(failure)) => Err(failure),
+        (None, None) => Err(LocalError::Ended { pid }),
+    }
+}
+
 /// A launcher that answered.
 struct Found {
     pid: u32,
-    /// The run id, and the life of its master; `None` before the first node has joined.
-    run: Option<(String, String)>,
+    run: Run,
     text: String,
 }
 
@@ -104,14 +151,18 @@ fn names(found: &[Found]) -> String {
     names.join(", ")
 }
 
-/// The launcher to ask, and its answer.
-async fn find(run_id: Option<&str>) -> Result<(u32, String), LocalError> {
+fn others(names: &str) -> String {
+    if names.is_empty() { "there is none of this user".to_owned() } else { format!("there are: {names}") }
+}
+
+/// The launchers that answer, and why another one does not.
+async fn ask_all() -> Result<(Vec<Found>, Option<LocalError>), LocalError> {
     let (mut found, mut failure) = (Vec::new(), None);
     for pid in launchers().map_err(LocalError::Search)? {
         match ask(pid).await {
             Ok(Some(text)) => {
                 let status = serde_json::from_str::<JobStatus>(&text).ok();
-                let run = status.and_then(|it| Some((it.job?, it.master.epoch)));
+                let run = status.as_ref().and_then(run_of);
                 found.push(Found { pid, run, text });
             }
             // It belongs to another user, or has just ended.
@@ -119,8 +170,14 @@ async fn find(run_id: Option<&str>) -> Result<(u32, String), LocalError> {
             Err(error) => failure = Some(error),
         }
     }
+    Ok((found, failure))
+}
+
+/// The launcher to ask, and its answer.
+async fn find(run_id: Option<&str>) -> Result<(u32, String), LocalError> {
+    let (mut found, failure) = ask_all().await?;
     if let Some(run_id) = run_id {
-        let others = names(&found);
+        let others = others(&names(&found));
         found.retain(|it| it.run.as_ref().is_some_and(|(name, _)| name == run_id));
         if found.is_empty() {
             return Err(LocalError::NotThere { run_id: run_id.to_owned(), others });
@@ -146,7 +203,7 @@ async fn ask(pid: u32) -> Result<Option<String>, LocalError> {
 
 /// The process ids of launchers whose sockets this network namespace has.
 fn launchers() -> io::Result<Vec<u32>> {
-    let sockets = std::fs::read_to_string("/proc/net/unix")?;
+    let sockets = std::fs::read_to_string(SOCKETS)?;
     let mut pids: Vec<u32> = sockets.lines().filter_map(pid_of).collect();
     pids.sort_unstable();
     pids.dedup();
@@ -162,6 +219,14 @@ fn pid_of(line: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_id_that_is_not_there_is_named_with_the_others_if_there_are_any() {
+        let text = |names| LocalError::NotThere { run_id: "nope".into(), others: others(names) }.to_string();
+        let start = "no dlrover-run of this node runs a job with the run id nope; ";
+        assert_eq!(text("a, b"), format!("{start}there are: a, b"));
+        assert_eq!(text(""), format!("{start}there is none of this user"));
+    }
 
     #[test]
     fn sockets_of_launchers_are_recognised() {

@@ -14,6 +14,9 @@ const LAST_LINES: usize = 3;
 /// Events that are shown below the nodes.
 const EVENTS: usize = 8;
 
+/// Events that stay on a small screen with many nodes.
+const LEAST_EVENTS: usize = 4;
+
 /// Columns and rows of what it is drawn on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Style {
@@ -76,6 +79,28 @@ fn phase(status: &JobStatus) -> String {
 
 /// The whole status.
 pub(super) fn for_people(status: &JobStatus, style: &Style) -> String {
+    let most_nodes = style.height.saturating_sub(20).max(12);
+    [head(status, style), nodes(status, style, most_nodes), events(status, style, EVENTS)].concat()
+}
+
+/// What fits on a screen of so many lines: the newest events are there, however many nodes there are.
+pub(super) fn for_screen(status: &JobStatus, style: &Style) -> String {
+    let lines = style.height.saturating_sub(1).max(1);
+    let head = head(status, style);
+    let left = lines.saturating_sub(head.lines().count());
+    // Each of both has an empty line above, the table its titles too.
+    let events_of = |left: usize| events(status, style, left.saturating_sub(1).min(EVENTS));
+    let reserved = events_of(1 + LEAST_EVENTS).lines().count();
+    let most_nodes = left.saturating_sub(reserved + 2);
+    let most_nodes = if most_nodes < status.nodes.len() { most_nodes.saturating_sub(1) } else { most_nodes };
+    let nodes = if left > reserved + 3 { nodes(status, style, most_nodes) } else { String::new() };
+    let events = events_of(left.saturating_sub(nodes.lines().count()));
+    let text = [head, nodes, events].concat();
+    text.lines().take(lines).map(|line| format!("{line}\n")).collect()
+}
+
+/// The job, above its nodes.
+fn head(status: &JobStatus, style: &Style) -> String {
     let mut text = String::new();
     let colour = match (&status.end, status.phase) {
         (Some(end), _) => {
@@ -104,20 +129,33 @@ pub(super) fn for_people(status: &JobStatus, style: &Style) -> String {
             text.push('\n');
         }
     }
-    if !status.nodes.is_empty() {
-        text.push('\n');
-        text.push_str(&nodes(status, style));
-    }
-    if !status.events.is_empty() {
-        text.push('\n');
-        let shown = status.events.len().saturating_sub(EVENTS);
-        for event in &status.events[shown..] {
-            let line = format!("{:>9} ago  {}", duration(event.seconds_ago), event.message);
-            text.push_str(&shortened(&line, style.width));
-            text.push('\n');
-        }
-    }
     text
+}
+
+/// At most the last `most` events, with an empty line above. Equal ones in a row are one line, with the time of the last.
+fn events(status: &JobStatus, style: &Style, most: usize) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    let mut times = 1;
+    for (index, event) in status.events.iter().enumerate().rev() {
+        if index > 0 && status.events[index - 1].message == event.message {
+            times += 1;
+            continue;
+        }
+        if lines.len() >= most {
+            break;
+        }
+        // The newest of them.
+        let newest = status.events.get(index + times - 1).unwrap_or(event);
+        let count = if times > 1 { format!(" ({times} times)") } else { String::new() };
+        let line = format!("{:>9} ago  {}{count}", duration(newest.seconds_ago), event.message);
+        lines.push(shortened(&line, style.width));
+        times = 1;
+    }
+    if lines.is_empty() {
+        String::new()
+    } else {
+        lines.iter().rev().fold("\n".into(), |text, line| text + line + "\n")
+    }
 }
 
 /// The lines under the first one.
@@ -163,7 +201,8 @@ fn facts(status: &JobStatus) -> Vec<String> {
     facts.push(format!(
         "job master {}, up {}, {}",
         master.version,
-        duration(master.seconds as f64),
+        // It is counted in whole seconds.
+        if master.seconds == 0 { "less than 1 s".to_owned() } else { duration(master.seconds as f64) },
         if master.has_state_dir { "with a state directory" } else { "without a state directory" }
     ));
     // Last: its lines follow.
@@ -179,10 +218,14 @@ fn facts(status: &JobStatus) -> Vec<String> {
     facts
 }
 
-fn nodes(status: &JobStatus, style: &Style) -> String {
+/// At most so many nodes, with an empty line above.
+fn nodes(status: &JobStatus, style: &Style, most: usize) -> String {
+    if status.nodes.is_empty() {
+        return String::new();
+    }
     let mut table =
         Table::new(["node rank", "host", "address", "state", "ranks", "restarts", "replaced", "up"]);
-    let shown = status.nodes.len().min(style.height.saturating_sub(20).max(12));
+    let shown = status.nodes.len().min(most);
     for node in &status.nodes[..shown] {
         table.line([
             node.node_rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string()),
@@ -195,7 +238,7 @@ fn nodes(status: &JobStatus, style: &Style) -> String {
             duration(node.seconds),
         ]);
     }
-    let mut text = String::new();
+    let mut text = String::from("\n");
     for (index, line) in table.to_string().lines().enumerate() {
         let line = shortened(line, style.width);
         let colour =
@@ -415,6 +458,34 @@ mod tests {
         );
         assert!(text.contains("and 288 more: 288 running"), "{text}");
         assert!(text.contains("\x1b[32m"), "{text}");
+    }
+
+    #[test]
+    fn a_screen_of_24_lines_has_the_newest_events_and_folds_equal_ones() {
+        let event = |number: u64, message: &str| JobEvent {
+            number,
+            seconds_ago: 100.0 - number as f64,
+            message: message.into(),
+        };
+        let mut events: Vec<JobEvent> =
+            (1..=3).map(|number| event(number, "a node (vm, 127.0.0.1) joined")).collect();
+        events.extend((4..=9).map(|number| event(number, &format!("event {number}"))));
+        let style = Style { width: 80, height: 24, is_colourful: false };
+        for count in [1, 3, 12, 300] {
+            let nodes = (0..count).map(|rank| node(rank, NodeState::Running)).collect();
+            let text = for_screen(&JobStatus { nodes, events: events.clone(), ..status() }, &style);
+            assert!(text.lines().count() < 24, "{text}");
+            assert!(
+                text.ends_with("91 s ago  event 9\n") || text.ends_with("1 m 31 s ago  event 9\n"),
+                "{text}"
+            );
+            assert!(text.contains("event 7") && text.contains("node rank"), "{text}");
+            assert_eq!(text.contains(" more: "), count >= 12, "{text}");
+        }
+        let text = for_people(&JobStatus { events, ..status() }, &style);
+        assert!(text.contains(" 1 m 37 s ago  a node (vm, 127.0.0.1) joined (3 times)\n"), "{text}");
+        let tiny = for_screen(&status(), &Style { width: 80, height: 4, is_colourful: false });
+        assert_eq!(tiny.lines().count(), 3, "{tiny}");
     }
 
     #[test]

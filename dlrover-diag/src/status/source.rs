@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::{
     Where,
-    local::{self, LocalError, LocalStatuses},
+    local::{self, Followed, LocalError, LocalStatuses},
 };
 use launcher::{
     endpoint::Endpoint,
@@ -54,6 +54,8 @@ pub(super) enum Source {
     /// A launcher of this node, of this run if several run here.
     Local {
         run_id: Option<String>,
+        /// What was followed last.
+        followed: Option<Followed>,
     },
 }
 
@@ -70,7 +72,7 @@ impl Source {
             Some(_) => None,
             None => variable("DLROVER_MASTER_ADDR"),
         });
-        let Some(given) = given else { return Ok(Self::Local { run_id: at.run_id.clone() }) };
+        let Some(given) = given else { return Ok(Self::Local { run_id: at.run_id.clone(), followed: None }) };
         let endpoint =
             Endpoint::of_master(&given).map_err(|why| SourceError::Address { given: given.clone(), why })?;
         let file =
@@ -86,9 +88,9 @@ impl Source {
     }
 
     /// From now on only this job is shown: another launcher of this node may run another one.
-    pub(super) fn keep_to(&mut self, status: &JobStatus) {
-        if let Self::Local { run_id: run_id @ None } = self {
-            run_id.clone_from(&status.job);
+    pub(super) fn keep_to(&mut self, statuses: &Statuses, status: &JobStatus) {
+        if let (Self::Local { followed, .. }, Statuses::Local(statuses)) = (self, statuses) {
+            *followed = Some(Followed::new(statuses.pid(), status));
         }
     }
 
@@ -97,7 +99,7 @@ impl Source {
         let asking = async {
             let text = match self {
                 Self::Master(at) => StatusClient::connect((**at).clone()).await?.status().await?,
-                Self::Local { run_id } => local::once(run_id.as_deref()).await?,
+                Self::Local { run_id, .. } => local::once(run_id.as_deref()).await?,
             };
             parse(&text)
         };
@@ -113,10 +115,22 @@ impl Source {
                     let watch = client.watch().await?;
                     Statuses::Master(Box::new((client, watch)))
                 }
-                Self::Local { run_id } => Statuses::Local(local::follow(run_id.as_deref()).await?),
+                Self::Local { followed: Some(followed), .. } => {
+                    Statuses::Local(local::follow_again(followed).await?)
+                }
+                Self::Local { run_id, followed: None } => {
+                    Statuses::Local(local::follow(run_id.as_deref()).await?)
+                }
             })
         };
         timeout(limit, asking).await.unwrap_or(Err(SourceError::Slow { limit }))
+    }
+}
+
+impl SourceError {
+    /// Whether another try is in vain: the job and its launcher are gone.
+    pub(super) fn is_final(&self) -> bool {
+        matches!(self, Self::Local(LocalError::Ended { .. }))
     }
 }
 

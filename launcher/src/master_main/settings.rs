@@ -125,7 +125,8 @@ impl Settings {
             }
             None => None,
         };
-        let notices = notices(given);
+        let mut notices = notices(given);
+        notices.extend(job_token::empty_variable(given.job_token_file.is_some(), env));
         let is_open = trust.token.is_none() && trust.tls.ca.is_none();
         let open = is_open.then(|| {
             let hint = if trust.tls.is_on() {

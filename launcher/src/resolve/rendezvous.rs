@@ -209,6 +209,13 @@ fn rendezvous(
             // On one node the endpoint is only where this launcher itself would listen.
             if is_one_node && is_this_host(addr) && is_host != Some(false) {
                 warn_of_node_rank(cli, notices);
+                if port.is_some_and(|port| port != 0) {
+                    let given = cli.given(Flag::RdzvEndpoint);
+                    notices.push(format!(
+                        "`{given}` is ignored: this node is alone, and its job master has a free port of 127.0.0.1; \
+                         dlrover-diag status of this node finds it, and --http=ADDRESS:PORT serves a page for other hosts"
+                    ));
+                }
                 return Ok(alone(own_id()));
             }
             let port = port.unwrap_or(C10D_PORT);

@@ -11,6 +11,7 @@ use std::{
         fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd},
         unix::process::{CommandExt as _, ExitStatusExt as _},
     },
+    path::PathBuf,
     process::{Command, ExitStatus, Stdio},
 };
 
@@ -37,8 +38,13 @@ pub(super) enum StartError {
     /// Its plan cannot be written.
     #[error("cannot write the plan of the probe")]
     Plan(#[source] io::Error),
-    #[error("cannot start the probe")]
-    Spawn(#[source] io::Error),
+    #[error("cannot start the probe {}", path.display())]
+    Spawn {
+        /// This program, as the kernel names it.
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
 }
 
 /// A running probe.
@@ -88,7 +94,8 @@ pub(super) fn start(
     unsafe {
         command.pre_exec(move || enter(parent, death_signal, inherited));
     }
-    let mut child = command.spawn().map_err(StartError::Spawn)?;
+    let failed = |source| StartError::Spawn { path: program.path.clone(), source };
+    let mut child = command.spawn().map_err(failed)?;
     let pid = i32::try_from(child.id()).unwrap_or(i32::MAX);
     // Before it can be reaped.
     let process = Process {
@@ -98,7 +105,7 @@ pub(super) fn start(
     };
     match (child.stdout.take(), child.stderr.take()) {
         (Some(stdout), Some(stderr)) => Ok((process, Pipes { stdout: stdout.into(), stderr: stderr.into() })),
-        _ => Err(StartError::Spawn(io::Error::other("it has no pipes"))),
+        _ => Err(failed(io::Error::other("it has no pipes"))),
     }
 }
 

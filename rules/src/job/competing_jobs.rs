@@ -146,8 +146,9 @@ impl Job {
         for node in before {
             let theirs = self.nodes.get(&node).map(|known| &known.request.terms);
             let point = theirs.and_then(|theirs| terms.difference(theirs)).unwrap_or_default();
+            let name = self.name_of(&node);
             self.remove(&node);
-            effects.push(Effect::Refuse { node, reason: Refusal::Differs { point } });
+            effects.push(Effect::Refuse { node, name, reason: Refusal::Differs { point } });
         }
         self.terms = Some(terms);
         self.phase = Phase::gathering(now, BTreeSet::new());
@@ -170,7 +171,8 @@ impl Job {
     fn refuse_other_job(&self, candidate: &Candidate) -> Effect {
         let theirs = &candidate.request.terms;
         let point = self.terms.as_ref().and_then(|terms| terms.difference(theirs)).unwrap_or_default();
-        Effect::Refuse { node: candidate.request.node_id.clone(), reason: Refusal::Differs { point } }
+        let (node, name) = (candidate.request.node_id.clone(), candidate.request.name());
+        Effect::Refuse { node, name, reason: Refusal::Differs { point } }
     }
 
     /// When one of the waiting nodes has waited for the timeout of its own job.

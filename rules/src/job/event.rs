@@ -194,7 +194,7 @@ pub enum Effect {
     /// The outcome of a check, for the operator.
     Report(Box<TaintReport>),
     /// Refuse a node ([`Push::Refused`]), and end its stream.
-    Refuse { node: NodeId, reason: Refusal },
+    Refuse { node: NodeId, name: NodeName, reason: Refusal },
     /// Nothing is expected of a node any more.
     Forget { node: NodeId },
     /// A node is lost: its stream is closed, so that it notices if it lives.

@@ -128,7 +128,8 @@ impl Job {
         claim: Option<&Claim>,
     ) -> Result<Vec<Effect>, Vec<Effect>> {
         let node = request.node_id.clone();
-        let refuse = |reason| Err(vec![Effect::Refuse { node: node.clone(), reason }]);
+        let name = request.name();
+        let refuse = |reason| Err(vec![Effect::Refuse { node: node.clone(), name: name.clone(), reason }]);
         if matches!(self.phase, Phase::Over { .. }) {
             return Ok(Vec::new());
         }

@@ -68,6 +68,19 @@ fn port_zero_is_any_free_port_of_one_node() {
 }
 
 #[test]
+fn an_endpoint_that_is_not_opened_is_said() {
+    let line = "--nnodes=1 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:29471 x.py";
+    let notices = plan(line).notices;
+    assert_eq!(notices.len(), 1, "{notices:?}");
+    let ignored = "`--rdzv-endpoint=127.0.0.1:29471` is ignored: this node is alone";
+    assert!(notices[0].starts_with(ignored), "{notices:?}");
+    for asks_for_none in ["localhost:0", "localhost"] {
+        let line = format!("--nnodes=1 --rdzv-backend=c10d --rdzv-endpoint={asks_for_none} x.py");
+        assert_eq!(plan(&line).notices, [""; 0], "{asks_for_none}");
+    }
+}
+
+#[test]
 fn standalone_ignores_every_other_word_about_the_rendezvous() {
     let plan =
         plan("--standalone --rdzv-backend=bogus --rdzv-endpoint=: --rdzv-id=j1 --master-port=99999 x.py");

@@ -241,7 +241,7 @@ fn each_point_that_differs_is_refused_by_name() {
         let mut test = Test::new(policy(), job());
         assert_eq!(test.join("a"), []);
         let reason = Refusal::Differs { point: point.into() };
-        let refused = Effect::Refuse { node: id("b"), reason: reason.clone() };
+        let refused = Effect::Refuse { node: id("b"), name: named("b", None), reason: reason.clone() };
         assert_eq!(test.send(Event::Joined(request("b", &theirs))), [refused]);
         assert_eq!(reason.to_string(), format!("{point}; give every node the same command line"));
         assert!(!test.job.knows(&id("b")));
@@ -260,7 +260,10 @@ fn unequal_nodes_are_welcome_unless_the_job_wants_them_uniform() {
     assert_eq!(test.join("a"), []);
     let b = unequal(&test.terms);
     let reason = Refusal::NotUniform { job: 2, node: 3 };
-    assert_eq!(test.send(Event::Joined(b)), [Effect::Refuse { node: id("b"), reason: reason.clone() }]);
+    assert_eq!(
+        test.send(Event::Joined(b)),
+        [Effect::Refuse { node: id("b"), name: named("b", None), reason: reason.clone() }]
+    );
     assert_eq!(
         reason.to_string(),
         "the job's nodes must have the same number of workers: they have 2, this one has 3"

@@ -28,7 +28,7 @@ fn a_newcomer_to_a_rank_whose_holder_lives_is_refused_with_both_named() {
          10.0.0.3) cannot take it; give each node a node rank of its own (NODE_RANK), or stop the other \
          launcher first"
     );
-    assert_eq!(test.join_as("c", 1), [Effect::Refuse { node: id("c"), reason }]);
+    assert_eq!(test.join_as("c", 1), [Effect::Refuse { node: id("c"), name: named("c", Some(1)), reason }]);
     assert!(!test.job.knows(&id("c")));
     assert!(test.job.knows(&id("b")));
 }
@@ -39,7 +39,7 @@ fn the_same_holds_before_the_first_round() {
     assert_eq!(test.join_as("a", 0), []);
     let (holder, newcomer) = (named("a", Some(0)), named("c", Some(0)));
     let reason = Refusal::Held { rank: NodeRank(0), holder, newcomer };
-    assert_eq!(test.join_as("c", 0), [Effect::Refuse { node: id("c"), reason }]);
+    assert_eq!(test.join_as("c", 0), [Effect::Refuse { node: id("c"), name: named("c", Some(0)), reason }]);
 }
 
 #[test]
@@ -65,7 +65,10 @@ fn a_holder_with_a_broken_stream_is_replaced_at_once() {
     // Should it live after all, it is the newcomer now.
     let (holder, newcomer) = (named("c", Some(1)), named("b", Some(1)));
     let reason = Refusal::Held { rank: NodeRank(1), holder, newcomer };
-    assert_eq!(rejoin_as(&mut test, "b", 1, 0), [Effect::Refuse { node: id("b"), reason }]);
+    assert_eq!(
+        rejoin_as(&mut test, "b", 1, 0),
+        [Effect::Refuse { node: id("b"), name: named("b", Some(1)), reason }]
+    );
 }
 
 #[test]
@@ -75,7 +78,7 @@ fn a_holder_whose_stream_is_open_again_keeps_its_rank() {
     assert_eq!(test.send(Event::Subscribed { node: id("b") }), []);
     let (holder, newcomer) = (named("b", Some(1)), named("c", Some(1)));
     let reason = Refusal::Held { rank: NodeRank(1), holder, newcomer };
-    assert_eq!(test.join_as("c", 1), [Effect::Refuse { node: id("c"), reason }]);
+    assert_eq!(test.join_as("c", 1), [Effect::Refuse { node: id("c"), name: named("c", Some(1)), reason }]);
 }
 
 #[test]

@@ -29,7 +29,11 @@ fn waits_for_other_job(name: &str, point: &str) -> Vec<Effect> {
 }
 
 fn refused(name: &str, point: &str) -> Effect {
-    Effect::Refuse { node: id(name), reason: Refusal::Differs { point: point.to_owned() } }
+    Effect::Refuse {
+        node: id(name),
+        name: named(name, None),
+        reason: Refusal::Differs { point: point.to_owned() },
+    }
 }
 
 #[test]

@@ -319,7 +319,7 @@ impl Simulation {
         match effect {
             Effect::Push { node, push } => self.push(Life::index_of(&node), NodeEvent::Pushed(push)),
             Effect::Report(report) => self.report.checks.push(*report),
-            Effect::Refuse { node, reason } => {
+            Effect::Refuse { node, reason, .. } => {
                 self.push(
                     Life::index_of(&node),
                     NodeEvent::Pushed(Push::Refused { reason: reason.to_string() }),
