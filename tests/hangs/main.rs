@@ -1,0 +1,13 @@
+//! Jobs that hang, and jobs that do not: what is declared, which ranks are named, and why; and what follows.
+
+mod case;
+mod corpus;
+mod observed;
+mod score;
+
+use std::ffi::OsString;
+
+/// The interpreter that has torch, if there is one.
+fn torch_python() -> Option<OsString> {
+    std::env::var_os("TORCH_PYTHON").filter(|python| !python.is_empty())
+}

@@ -1,0 +1,147 @@
+//! Precision and recall of what was said of the jobs of a corpus.
+
+use std::fmt;
+
+use crate::{case::Case, observed::Observed};
+
+/// A ratio with its counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Measure {
+    /// What was said and holds.
+    right: u32,
+    /// What was said and does not hold.
+    wrong: u32,
+    /// What was not said and holds.
+    missed: u32,
+}
+
+impl Measure {
+    fn add(&mut self, was_said: bool, holds: bool) {
+        match (was_said, holds) {
+            (true, true) => self.right += 1,
+            (true, false) => self.wrong += 1,
+            (false, true) => self.missed += 1,
+            (false, false) => {}
+        }
+    }
+}
+
+impl fmt::Display for Measure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { right, wrong, missed } = *self;
+        let ratio = |other: u32| 100.0 * f64::from(right) / f64::from((right + other).max(1));
+        write!(
+            f,
+            "precision {:6.2} % ({right} of {}), recall {:6.2} % ({right} of {})",
+            ratio(wrong),
+            right + wrong,
+            ratio(missed),
+            right + missed
+        )
+    }
+}
+
+/// The figures of a corpus.
+#[derive(Debug, Default)]
+pub(crate) struct Score {
+    cases: u32,
+    declared: Measure,
+    ranks: Measure,
+    exact: u32,
+    hangs: u32,
+    reason: Measure,
+    /// Seconds from the end of the timeout to the line.
+    delays: Vec<f64>,
+}
+
+impl Score {
+    /// Takes a case; returns its line of the table.
+    pub(crate) fn add(&mut self, number: usize, case: &Case, observed: &Observed) -> String {
+        self.cases += 1;
+        let expected = case.expected();
+        let hang = match observed {
+            Observed::Declared(hang) => Some(hang),
+            Observed::Ended(_) | Observed::Unnoticed => None,
+        };
+        self.declared.add(hang.is_some(), expected.is_some());
+        let named = hang.map(|hang| hang.ranks()).unwrap_or_default();
+        let at_fault = expected.clone().unwrap_or_default();
+        for rank in 0..case.ranks {
+            self.ranks.add(named.contains(&rank), at_fault.contains(&rank));
+        }
+        let is_reason_right =
+            hang.is_some_and(|hang| case.says().iter().all(|word| hang.sentence().contains(word)));
+        let is_exact = hang.is_some() && expected.is_some() && named == at_fault;
+        if expected.is_some() {
+            self.hangs += 1;
+            self.exact += u32::from(is_exact);
+            self.reason.add(hang.is_some() && is_reason_right, true);
+        }
+        if hang.is_some() && !(expected.is_some() && is_reason_right) {
+            self.reason.wrong += 1;
+        }
+        let delay = hang.map(|hang| hang.after - f64::from(case.kind.timeout + case.kind.held));
+        self.delays.extend(delay);
+        let outcome = match (hang.is_some(), expected.is_some()) {
+            (true, true) if is_exact && is_reason_right => "right",
+            (true, true) if is_exact => "REASON",
+            (true, true) => "RANKS",
+            (true, false) => "FALSE",
+            (false, true) => "MISSED",
+            (false, false) => "right",
+        };
+        let manner = case.manner.iter().filter(|argument| !argument.starts_with("--seed")).cloned();
+        let manner = manner.map(|argument| argument.trim_start_matches("--").to_owned());
+        let delay = delay.map_or_else(|| "-".to_owned(), |delay| format!("{delay:+.2} s"));
+        let rank = if expected.is_some() { case.who.to_string() } else { "-".to_owned() };
+        let text = match observed {
+            Observed::Declared(hang) => hang.sentence().to_owned(),
+            Observed::Ended(_) => "no hang".to_owned(),
+            Observed::Unnoticed => "neither ended nor declared".to_owned(),
+        };
+        format!(
+            "{number:3} {outcome:6} {:26} {:2} {rank:>3} {delay:>8}  {text}  [{}]",
+            case.kind.name,
+            case.ranks,
+            manner.collect::<Vec<_>>().join(" ")
+        )
+    }
+}
+
+/// The head of the table.
+pub(crate) const HEAD: &str = "  # result kind                       of who    after  what was said  [manner]";
+
+impl fmt::Display for Score {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut delays = self.delays.clone();
+        delays.sort_by(f64::total_cmp);
+        let at = |permille: usize| delays.get((delays.len().max(1) - 1) * permille / 1000).copied().unwrap_or(0.0);
+        let in_time = delays.iter().filter(|delay| **delay <= 2.0).count();
+        writeln!(f, "{} cases, {} of which hang", self.cases, self.hangs)?;
+        writeln!(f, "declared           {}", self.declared)?;
+        writeln!(f, "right ranks named  {}; exactly those in {} of {}", self.ranks, self.exact, self.hangs)?;
+        writeln!(f, "right reason       {}", self.reason)?;
+        write!(
+            f,
+            "declared after the timeout by {:.2} s (median), {:.2} s (90 %), {:.2} s (most); within 2 s in {in_time} of {}",
+            at(500),
+            at(900),
+            at(1000),
+            delays.len()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_measure_counts() {
+        let mut measure = Measure::default();
+        for (was_said, holds) in [(true, true), (true, true), (true, true), (true, false), (false, true), (false, false)] {
+            measure.add(was_said, holds);
+        }
+        assert_eq!(measure.to_string(), "precision  75.00 % (3 of 4), recall  75.00 % (3 of 4)");
+    }
+}
