@@ -7,12 +7,7 @@
 //! `DLROVER_HANG_SEED` (default 1), `DLROVER_HANG_DRAWS` (jobs of each kind, default 4), `DLROVER_HANG_ONLY` (a part of
 //! the kinds' names), `DLROVER_HANG_JOBS` (jobs at a time, default 2), `TORCH_PYTHON` (adds torch).
 
-use std::{
-    env,
-    io::Write as _,
-    sync::Mutex,
-    thread,
-};
+use std::{env, io::Write as _, sync::Mutex, thread};
 
 use dlrover_sim::prng::Prng;
 use support::launcher;

@@ -2,7 +2,10 @@
 
 mod case;
 mod corpus;
+mod nodes;
 mod observed;
+mod outcomes;
+mod policy;
 mod score;
 
 use std::ffi::OsString;

@@ -61,7 +61,7 @@ impl Score {
         let expected = case.expected();
         let hang = match observed {
             Observed::Declared(hang) => Some(hang),
-            Observed::Ended(_) | Observed::Unnoticed => None,
+            Observed::Ended | Observed::Unnoticed => None,
         };
         self.declared.add(hang.is_some(), expected.is_some());
         let named = hang.map(|hang| hang.ranks()).unwrap_or_default();
@@ -96,7 +96,7 @@ impl Score {
         let rank = if expected.is_some() { case.who.to_string() } else { "-".to_owned() };
         let text = match observed {
             Observed::Declared(hang) => hang.sentence().to_owned(),
-            Observed::Ended(_) => "no hang".to_owned(),
+            Observed::Ended => "no hang".to_owned(),
             Observed::Unnoticed => "neither ended nor declared".to_owned(),
         };
         format!(
@@ -109,13 +109,15 @@ impl Score {
 }
 
 /// The head of the table.
-pub(crate) const HEAD: &str = "  # result kind                       of who    after  what was said  [manner]";
+pub(crate) const HEAD: &str =
+    "  # result kind                       of who    after  what was said  [manner]";
 
 impl fmt::Display for Score {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut delays = self.delays.clone();
         delays.sort_by(f64::total_cmp);
-        let at = |permille: usize| delays.get((delays.len().max(1) - 1) * permille / 1000).copied().unwrap_or(0.0);
+        let at =
+            |permille: usize| delays.get((delays.len().max(1) - 1) * permille / 1000).copied().unwrap_or(0.0);
         let in_time = delays.iter().filter(|delay| **delay <= 2.0).count();
         writeln!(f, "{} cases, {} of which hang", self.cases, self.hangs)?;
         writeln!(f, "declared           {}", self.declared)?;
@@ -139,7 +141,9 @@ mod tests {
     #[test]
     fn a_measure_counts() {
         let mut measure = Measure::default();
-        for (was_said, holds) in [(true, true), (true, true), (true, true), (true, false), (false, true), (false, false)] {
+        for (was_said, holds) in
+            [(true, true), (true, true), (true, true), (true, false), (false, true), (false, false)]
+        {
             measure.add(was_said, holds);
         }
         assert_eq!(measure.to_string(), "precision  75.00 % (3 of 4), recall  75.00 % (3 of 4)");

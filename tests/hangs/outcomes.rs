@@ -1,0 +1,113 @@
+//! One job of each kind: whether it is declared, who is named, the files, and the status.
+
+use support::launcher;
+
+use crate::{
+    case::{Case, TORCH_KINDS},
+    observed::{Observed, all_files, observe},
+    torch_python,
+};
+
+/// The hang is declared, with the ranks, the reason and the files that the case has.
+#[track_caller]
+fn declared(case: &Case) {
+    let launch = case.launch(launcher!());
+    let stacks = launch.dir().join("stacks");
+    let observed = observe(case, launch);
+    let Observed::Declared(hang) = &observed else { panic!("{case:?}: {observed:?}") };
+    assert_eq!(Some(hang.ranks()), case.expected(), "{hang:?}");
+    for words in [hang.sentence(), &hang.line] {
+        assert!(case.says().iter().all(|word| words.contains(word)), "{:?}: {hang:?}", case.says());
+    }
+    assert!(hang.line.ends_with(&format!("; stacks of all ranks: {}", stacks.display())), "{hang:?}");
+    assert_eq!(hang.files, all_files(case.ranks), "{hang:?}");
+    let status = &hang.status;
+    assert_eq!((&status["count"], &status["is_over"]), (&1.into(), &false.into()), "{hang:?}");
+    assert_eq!(status["folder"], *stacks.to_string_lossy(), "{hang:?}");
+    assert!(
+        status["idle_seconds"].as_f64().is_some_and(|idle| idle >= f64::from(case.kind.timeout)),
+        "{hang:?}"
+    );
+}
+
+/// The job succeeds, and no hang is declared.
+#[track_caller]
+fn not_declared(case: &Case) {
+    let observed = observe(case, case.launch(launcher!()));
+    assert!(matches!(observed, Observed::Ended), "{case:?}: {observed:?}");
+}
+
+#[test]
+fn an_endless_loop() {
+    declared(&Case::of("loop", 3, 1));
+}
+
+#[test]
+fn a_lock_that_is_never_released() {
+    declared(&Case::of("lock", 2, 0));
+}
+
+#[test]
+fn a_rank_that_is_stopped() {
+    declared(&Case::of("stopped", 4, 2));
+}
+
+#[test]
+fn a_fifo_without_a_writer() {
+    declared(&Case::of("fifo", 3, 2));
+}
+
+#[test]
+fn a_helper_that_died_without_notice() {
+    declared(&Case::of("dead helper", 3, 0));
+}
+
+#[test]
+fn a_queue_that_a_thread_no_longer_fills() {
+    declared(&Case::of("queue of a thread", 2, 1));
+}
+
+#[test]
+fn two_ranks_that_wait_for_each_other() {
+    declared(&Case { other: 3, ..Case::of("deadlock", 4, 1) });
+}
+
+#[test]
+fn a_rank_that_skips_a_sum() {
+    declared(&Case::of("skipped sum", 4, 3));
+}
+
+#[test]
+fn a_rank_that_has_ended_well() {
+    declared(&Case::of("early exit", 3, 1));
+}
+
+#[test]
+fn a_lost_message_is_no_ranks_fault() {
+    declared(&Case::of("lost message", 3, 0));
+}
+
+#[test]
+fn slow_steps_are_no_hang() {
+    not_declared(&Case::of("slow", 2, 0));
+}
+
+#[test]
+fn a_declared_checkpoint_is_no_hang() {
+    not_declared(&Case::of("checkpoint", 2, 1));
+}
+
+#[test]
+fn a_long_first_step_is_no_hang() {
+    not_declared(&Case::of("long first step", 2, 0));
+}
+
+/// DDP over gloo, and not a line of ours.
+#[test]
+fn torch_without_a_change_of_the_script() {
+    let Some(python) = torch_python() else { return };
+    for (name, who) in [("torch: loader", 1), ("torch: skipped backward", 0), ("torch: stopped", 1)] {
+        let kind = TORCH_KINDS.iter().find(|kind| kind.name == name).expect("a kind");
+        declared(&Case::of_torch(*kind, 2, who, python.clone()));
+    }
+}
