@@ -3,10 +3,11 @@
 //! The frames of the main Python thread are read from the innermost one outwards. Frames of the standard library, of
 //! torch and of installed packages lead to the frame of the user's own code, which names the place. When torch's frames
 //! on that way are those of a collective, the rank waits in it. A worker without torch may have collectives of its own:
-//! a function with such a name counts as one, unless what it calls is in another file.
+//! a function with such a name counts as one, unless what it calls is in another file and is no read of a socket.
 
 use crate::{
-    model::{Frame, RankDump, main_thread},
+    model::{Frame, RankDump, Thread, main_thread},
+    suspects::Doing,
     words::printable,
 };
 
@@ -15,10 +16,14 @@ use crate::{
 pub struct Place {
     /// The collective, or the call that waits for a device, that the rank waits in; none: it is elsewhere.
     pub waits_in: Option<String>,
-    /// The innermost frame of the user's code, or of what comes nearest to it.
+    /// The innermost frame of the user's code, or of what comes nearest to it; outside of a collective of the user's own.
     pub frame: Frame,
-    /// The frames of the user's code, innermost first.
+    /// The frames of the user's code that lead to the collective, innermost first; without one, all of them.
     pub path: Vec<Frame>,
+    /// All frames of the user's code, innermost first.
+    pub frames: Vec<Frame>,
+    /// The user's code itself reads a socket, as in an exchange with peers; nothing between reads from a server.
+    pub reads_socket: bool,
 }
 
 /// Whose code a file is.
@@ -93,19 +98,41 @@ impl Place {
     #[must_use]
     pub fn of(dump: &RankDump) -> Option<Self> {
         let native = main_thread(&dump.native).map_or(&[][..], |thread| &thread.frames);
-        let Some(python) = main_thread(&dump.python) else { return Self::of_native(native) };
-        let frames = &python.frames;
-        let path: Vec<Frame> =
-            frames.iter().filter(|frame| owner(&frame.file) == Owner::User).cloned().collect();
+        let Some((python, is_main)) = working_thread(&dump.python) else { return Self::of_native(native) };
+        let all = &python.frames;
+        let of_user = |frames: &[Frame]| -> Vec<Frame> {
+            frames.iter().filter(|frame| owner(&frame.file) == Owner::User).cloned().collect()
+        };
+        let frames = of_user(all);
+        let reads_socket = is_main && reads_socket(dump, all);
         // The nearest to the user's code that there is.
         let owners = [Owner::User, Owner::Package, Owner::Torch, Owner::Python];
-        let innermost_of = |wanted: Owner| frames.iter().find(|frame| owner(&frame.file) == wanted);
+        let innermost_of = |wanted: Owner| all.iter().find(|frame| owner(&frame.file) == wanted);
         let frame = owners.into_iter().find_map(innermost_of)?.clone();
-        let waits_in = torch_collective(frames)
-            .or_else(|| own_collective(frames))
-            .or_else(|| native_wait(native).map(str::to_owned))
-            .map(|name| printable(&name));
-        Some(Self { waits_in, frame, path })
+        let place = |waits_in: Option<String>| {
+            let waits_in = waits_in.map(|name| printable(&name));
+            Self {
+                waits_in,
+                frame: frame.clone(),
+                path: frames.clone(),
+                frames: frames.clone(),
+                reads_socket,
+            }
+        };
+        if let Some(name) = torch_collective(all) {
+            return Some(place(Some(name)));
+        }
+        if let Some(depth) = own_collective(all, reads_socket) {
+            let found = place(Some(last_name(&all[depth].function).to_owned()));
+            // What it is made of differs between its ranks.
+            let path = of_user(&all[depth + 1..]);
+            return Some(match path.first() {
+                Some(caller) => Self { frame: caller.clone(), path, ..found },
+                None => found,
+            });
+        }
+        let native = if is_main { native } else { &[] };
+        Some(place(native_wait(native).map(str::to_owned)))
     }
 
     /// A worker that is no Python program, or whose Python stacks could not be read.
@@ -114,9 +141,39 @@ impl Place {
             frame.line.is_some() || !(frame.file == crate::token::NO_SOURCE || frame.file.contains("/lib"))
         };
         let frame = frames.iter().find(is_own).or(frames.first())?.clone();
-        let path = frames.iter().filter(is_own).cloned().collect();
-        Some(Self { waits_in: native_wait(frames).map(printable), frame, path })
+        let path: Vec<Frame> = frames.iter().filter(is_own).cloned().collect();
+        let waits_in = native_wait(frames).map(printable);
+        Some(Self { waits_in, frame, frames: path.clone(), path, reads_socket: false })
     }
+}
+
+/// The thread that trains, and whether it is the main one, which may wait for the end of the only other thread that runs
+/// code of the user's.
+fn working_thread(threads: &[Thread]) -> Option<(&Thread, bool)> {
+    let main = main_thread(threads)?;
+    let is_user = |frame: &Frame| owner(&frame.file) == Owner::User;
+    let inner = main.frames.iter().take_while(|frame| !is_user(frame));
+    let mut joins = inner.filter(|frame| {
+        frame.file.ends_with("threading.py") && ["join", "_shutdown"].contains(&last_name(&frame.function))
+    });
+    if joins.next().is_none() {
+        return Some((main, true));
+    }
+    let runs = |thread: &&Thread| !std::ptr::eq(*thread, main) && thread.frames.iter().any(is_user);
+    let mut others = threads.iter().filter(runs);
+    match (others.next(), others.next()) {
+        (Some(only), None) => Some((only, false)),
+        _ => Some((main, true)),
+    }
+}
+
+/// Returns whether the user's code waits for a socket, with nothing but Python's module of sockets in between.
+fn reads_socket(dump: &RankDump, frames: &[Frame]) -> bool {
+    const SOCKETS: [&str; 3] = ["socket.py", "ssl.py", "selectors.py"];
+    let mut inner = frames.iter().take_while(|frame| owner(&frame.file) != Owner::User);
+    let is_socket = |frame: &Frame| SOCKETS.contains(&frame.file.rsplit('/').next().unwrap_or_default());
+    matches!(Doing::of(dump), Doing::WaitingForSocket | Doing::WaitingForInput)
+        && inner.all(|frame| owner(&frame.file) == Owner::Python && is_socket(frame))
 }
 
 /// The name of a function without the class or function it is defined in: py-spy prints `Tensor.backward`.
@@ -170,14 +227,20 @@ const CALLS_OUT: [&str; 5] = [
     "nn/parallel/distributed.py",
 ];
 
-/// The outermost function of the user's own with the name of a collective that, but for libraries, calls only functions
-/// of its own file.
-fn own_collective(frames: &[Frame]) -> Option<String> {
-    let mut own = frames.iter().filter(|frame| owner(&frame.file) <= Owner::Package);
-    let file = &own.clone().next()?.file;
-    let in_file = own.by_ref().take_while(|frame| frame.file == *file);
-    let names = in_file.map(|frame| last_name(&frame.function));
-    names.filter(|name| *name != "<module>" && is_collective(name)).last().map(str::to_owned)
+/// How deep the function of the user's own with the name of a collective is, the outermost of its file. But for
+/// libraries, it calls only functions of its file, or it reads a socket.
+fn own_collective(frames: &[Frame], reads_socket: bool) -> Option<usize> {
+    let own = || frames.iter().enumerate().filter(|(_, frame)| owner(&frame.file) <= Owner::Package);
+    let is_named = |frame: &Frame| {
+        let name = last_name(&frame.function);
+        name != "<module>" && is_collective(name)
+    };
+    let innermost = &own().next()?.1.file;
+    let is_near =
+        |frame: &Frame| frame.file == *innermost || reads_socket && owner(&frame.file) == Owner::User;
+    let (depth, found) = own().take_while(|(_, frame)| is_near(frame)).find(|(_, frame)| is_named(frame))?;
+    let in_file = own().skip_while(|(at, _)| *at < depth).take_while(|(_, frame)| frame.file == found.file);
+    in_file.filter(|(_, frame)| is_named(frame)).map(|(at, _)| at).last()
 }
 
 /// The innermost native function that waits for a device or for peers, up to the first frame of the Python interpreter.

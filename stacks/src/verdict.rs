@@ -6,7 +6,7 @@
 //! are named, because they have left out what their peers wait in; else all are. When all ranks wait in the same
 //! call, none is named: the stacks do not say then what they wait for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     folding::Ranks,
@@ -113,6 +113,9 @@ impl Sorted {
         let has_odd_process = !suspects.is_empty();
         if self.waiting.is_empty() {
             self.take_readers_for_waiting(dumps, has_odd_process);
+        } else if !has_odd_process && self.is_exchange_of_victims(dumps) {
+            let exchange = std::mem::take(&mut self.elsewhere);
+            self.waiting.extend(exchange.into_iter().map(|(rank, place)| (rank, place.waiting())));
         }
         let has_unknown = !self.unread.is_empty() || !self.missing.is_empty();
         if !self.elsewhere.is_empty() {
@@ -165,10 +168,49 @@ impl Sorted {
             return;
         }
         self.elsewhere = others;
-        self.waiting = readers
-            .into_iter()
-            .map(|(rank, place)| (rank, Place { waits_in: Some(words::place(&place.frame)), ..place }))
-            .collect();
+        self.waiting = readers.into_iter().map(|(rank, place)| (rank, place.waiting())).collect();
+    }
+
+    /// Whether some ranks wait in a call that is known as one, and all others in one exchange of the program's own. Then
+    /// those are the odd ones that are ahead by their counted steps; when steps are not counted, the fewer.
+    fn is_exchange_of_victims(&self, dumps: &BTreeMap<u32, &RankDump>) -> bool {
+        let mut places = self.elsewhere.values();
+        let Some(first) = places.next().filter(|place| place.reads_socket) else { return false };
+        let functions = first.functions();
+        if !places.all(|place| place.reads_socket && place.functions() == functions) {
+            return false;
+        }
+        let steps = |ranks: &BTreeMap<u32, Place>| -> Option<Vec<u64>> {
+            ranks.keys().map(|rank| dumps.get(rank).and_then(|dump| dump.step)).collect()
+        };
+        match (steps(&self.waiting), steps(&self.elsewhere)) {
+            (Some(waiting), Some(exchange)) => waiting.iter().min() > exchange.iter().max(),
+            _ => self.elsewhere.len() > self.waiting.len(),
+        }
+    }
+
+    /// Ranks that are elsewhere by their places. Those that read sockets are told apart by the functions that have led
+    /// there, since many read them by the same function.
+    fn places(&self) -> Vec<(Frame, Ranks)> {
+        let mut known: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+        for function in self.elsewhere.values().chain(self.waiting.values()).flat_map(Place::functions) {
+            *known.entry(function).or_default() += 1;
+        }
+        let key = |place: &Place| match place.reads_socket {
+            true => (None, place.functions().into_iter().map(own_text).collect()),
+            false => (Some(place.frame.clone()), Vec::new()),
+        };
+        let groups = grouped(self.elsewhere.iter().map(|(rank, place)| (key(place), *rank)));
+        let named = |((frame, _), ranks): ((Option<Frame>, Vec<(String, String)>), Ranks)| {
+            let place = ranks.first().and_then(|rank| self.elsewhere.get(&rank))?;
+            // The innermost function in which no other rank is.
+            let is_theirs = |frame: &&Frame| {
+                known.get(&(frame.file.as_str(), frame.function.as_str())) == Some(&ranks.len())
+            };
+            let telling = || place.frames.iter().find(is_theirs).unwrap_or(&place.frame).clone();
+            Some((frame.unwrap_or_else(telling), ranks))
+        };
+        groups.into_iter().filter_map(named).collect()
     }
 
     /// Ranks that neither wait nor are in an odd state. They are suspects when others wait; when none does, those are
@@ -180,10 +222,15 @@ impl Sorted {
         suspects: &mut Suspects,
         clauses: &mut Vec<String>,
     ) {
-        let groups = grouped(self.elsewhere.iter().map(|(rank, place)| (place.frame.clone(), *rank)));
+        let groups = self.places();
+        // All wait for each other, as in a collective.
+        let is_one_exchange = self.waiting.is_empty()
+            && self.elsewhere.len() > 1
+            && groups.len() == 1
+            && self.elsewhere.values().all(|place| place.reads_socket);
         let odd = if !self.waiting.is_empty() {
             groups.iter().collect()
-        } else if has_odd_process {
+        } else if has_odd_process || is_one_exchange {
             Vec::new()
         } else {
             odd_ones(&groups)
@@ -199,6 +246,9 @@ impl Sorted {
         let sentences = odd.iter().copied().chain(rest).map(|(frame, ranks)| {
             let place = words::place(frame);
             let is_named = odd.iter().any(|(_, odd)| odd == ranks);
+            if is_one_exchange {
+                return words::ranks(ranks, &format!("waits in {place}"), &format!("wait in {place}"));
+            }
             if is_named || odd.is_empty() {
                 words::ranks(ranks, &format!("is in {place}"), &format!("are in {place}"))
             } else {
@@ -322,6 +372,25 @@ impl Sorted {
         if !self.missing.is_empty() {
             clauses.push(words::ranks(&self.missing, "has no dump", "have no dump"));
         }
+    }
+}
+
+fn own_text((file, function): (&str, &str)) -> (String, String) {
+    (file.to_owned(), function.to_owned())
+}
+
+impl Place {
+    /// The place of a rank that is taken for waiting, in a call of any name.
+    fn waiting(self) -> Self {
+        Self { waits_in: Some(words::place(&self.frame)), ..self }
+    }
+
+    /// The functions of the user's code, by their files, each once, innermost first. Expressions are none.
+    fn functions(&self) -> Vec<(&str, &str)> {
+        let mut known = BTreeSet::new();
+        let named = self.frames.iter().map(|frame| (frame.file.as_str(), frame.function.as_str()));
+        let functions = named.filter(|(_, function)| !function.ends_with('>') || *function == "<module>");
+        functions.filter(|function| known.insert(*function)).collect()
     }
 }
 

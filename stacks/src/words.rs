@@ -45,7 +45,7 @@ pub(crate) fn detail(dump: &RankDump) -> String {
     let state = dump.state.as_deref().map(printable).filter(|state| !state.is_empty());
     let doing = Doing::of(dump).words();
     let calls: Vec<String> =
-        Place::of(dump).map(|place| place.path).unwrap_or_default().iter().take(8).map(call).collect();
+        Place::of(dump).map(|place| place.frames).unwrap_or_default().iter().take(8).map(call).collect();
     let known = [doing.map(str::to_owned), state.map(|state| format!("state {state}"))];
     let known = known.into_iter().flatten().chain((!calls.is_empty()).then(|| calls.join(", called from ")));
     let notes = dump.notes.iter().map(|note| printable(note));

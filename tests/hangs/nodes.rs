@@ -66,7 +66,7 @@ fn a_master_that_is_killed_does_not_declare_the_same_hang_again() {
     let _reconnected = job.await_output(&node, "reconnected to the job master");
     // Its ranks are reported anew, as stalled, and the hang is the one that was declared.
     let status = job.wait("the ranks' states", || {
-        let text = diag(&["status", "--master", &format!("127.0.0.1:{port}"), "--json"]);
+        let text = diag(&["status", &format!("127.0.0.1:{port}"), "--json"]);
         let status: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         let stalled = status.to_string().matches(r#""state":"stalled""#).count();
         (stalled == 2).then_some(status)

@@ -56,9 +56,10 @@ pub(crate) enum Observed {
     Unnoticed,
 }
 
-/// The lines of hangs in what a launcher has said.
+/// The lines of hangs in what a launcher has said; not those of a master that it serves.
 pub(crate) fn hang_lines(stderr: &str) -> Vec<String> {
-    stderr.lines().filter(|line| line.contains("hang: no rank has")).map(str::to_owned).collect()
+    let is_hang = |line: &&str| line.contains("hang: no rank has") && !line.contains(": master: ");
+    stderr.lines().filter(is_hang).map(str::to_owned).collect()
 }
 
 /// Waits for the launcher's line of a hang.

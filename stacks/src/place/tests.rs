@@ -104,6 +104,60 @@ fn a_collective_of_the_users_own_counts() {
     }
 }
 
+/// What reads a socket is not the place, wherever it is; a read from a server through a library is.
+#[test]
+fn a_collective_of_the_users_own_may_read_sockets_by_another_file() {
+    let of = |frames: &[&str], syscall: &str| {
+        let frames = frames.iter().map(|text| frame(text)).collect();
+        let python = vec![Thread { name: "MainThread".to_owned(), frames }];
+        let syscall = Some(syscall.to_owned());
+        Place::of(&RankDump { python, syscall, ..RankDump::new(0, 1) }).expect("a place")
+    };
+    let frames =
+        ["receive@/w/sockets.py:9", "total@/w/ring.py:3", "all_reduce@/w/ring.py:30", "step@/w/train.py:5"];
+    let found = of(&frames, "recvfrom");
+    assert_eq!((found.waits_in.as_deref(), found.frame.function.as_str()), (Some("all_reduce"), "step"));
+    assert_eq!((found.path.len(), found.frames.len()), (1, 4));
+    assert_eq!(of(&frames, "clock_nanosleep").waits_in, None);
+    let broadcast = ["fetch@/w/s3.py:9", "broadcast_shards@/w/train.py:30", "main@/w/train.py:50"];
+    for (inner, expected) in [
+        ("recv_into@/usr/lib/python3.11/socket.py:718", Some("broadcast_shards")),
+        ("begin@/usr/lib/python3.11/http/client.py:337", None),
+        ("urlopen@/x/site-packages/urllib3/connectionpool.py:790", None),
+    ] {
+        let frames: Vec<&str> = [inner].into_iter().chain(broadcast).collect();
+        assert_eq!(of(&frames, "recvfrom").waits_in.as_deref(), expected, "{inner}");
+    }
+}
+
+/// The main thread waits for the one that trains.
+#[test]
+fn the_only_other_thread_is_the_place_when_it_is_joined() {
+    let thread = |name: &str, frames: &[&str]| Thread {
+        name: name.to_owned(),
+        frames: frames.iter().map(|text| frame(text)).collect(),
+    };
+    let of = |threads: &[Thread]| {
+        Place::of(&RankDump { python: threads.to_vec(), ..RankDump::new(0, 1) })
+            .expect("a place")
+            .frame
+            .function
+    };
+    let library = "/usr/lib/python3.11/threading.py";
+    let main = thread("MainThread", &[&format!("join@{library}:1112"), "main@/w/train.py:50"]);
+    let ending = thread("MainThread", &[&format!("_shutdown@{library}:1590")]);
+    let trainer =
+        thread("trainer", &["load@/w/data.py:9", "train@/w/train.py:9", &format!("run@{library}:975")]);
+    let logger = thread("logger", &["write@/w/log.py:9"]);
+    let idle =
+        thread("monitor", &[&format!("wait@{library}:320"), "run@/x/site-packages/tqdm/_monitor.py:60"]);
+    assert_eq!(of(&[main.clone(), idle.clone(), trainer.clone()]), "load");
+    assert_eq!(of(&[ending, idle, trainer.clone()]), "load");
+    assert_eq!(of(&[main, trainer.clone(), logger]), "main", "either may be waited for");
+    let step = thread("MainThread", &["step@/w/train.py:5"]);
+    assert_eq!(of(&[step, trainer]), "step");
+}
+
 #[test]
 fn a_builtin_call_is_found_in_the_native_stack() {
     let python = ["train@/work/train.py:71", "<module>@/work/train.py:86"];

@@ -330,6 +330,81 @@ fn ranks_that_read_a_socket_are_taken_for_waiting() {
     );
 }
 
+/// All ranks read sockets.
+fn reading(mut dumps: Vec<RankDump>) -> Vec<RankDump> {
+    dumps.iter_mut().for_each(|dump| dump.syscall = Some("recvfrom".to_owned()));
+    dumps
+}
+
+const READING: &str = "<module>@/w/train.py:10;step@/w/train.py:20;all_reduce@/w/star.py:30;total@/w/star.py:34;receive@/w/sockets.py:9";
+
+/// Of a star, the rank in the middle is on another line of the same collective.
+#[test]
+fn a_collective_of_the_users_own_is_one_call_whatever_its_ranks_do_in_it() {
+    let middle =
+        READING.replace("total@/w/star.py:34", "total@/w/star.py:36;total.<locals>.<genexpr>@/w/star.py:36");
+    check(
+        &reading(dumps(4, READING, &[(0, &middle)])),
+        "all 4 ranks wait in all_reduce at train.py:20 step",
+        &[],
+    );
+    let unnamed = |stack: &str| stack.replace("all_reduce", "exchange");
+    check(
+        &reading(dumps(4, &unnamed(READING), &[(0, &unnamed(&middle))])),
+        "ranks 0-3 wait in sockets.py:9 receive",
+        &[],
+    );
+}
+
+/// The function that all of them read by does not tell them apart.
+#[test]
+fn two_ranks_that_wait_for_each_other_are_told_apart() {
+    let first =
+        "<module>@/w/train.py:10;step@/w/train.py:15;swap_weights@/w/train.py:41;receive@/w/sockets.py:9";
+    let second = first.replace("swap_weights@/w/train.py:41", "swap_statistics@/w/train.py:47");
+    let odd = [(1, first), (3, second.as_str())];
+    check(
+        &reading(dumps(5, READING, &odd)),
+        "rank 1 is in train.py:41 swap_weights; rank 3 is in train.py:47 swap_statistics; 0,2,4 wait in all_reduce",
+        &[1, 3],
+    );
+    let unnamed = READING.replace("all_reduce", "exchange");
+    check(
+        &reading(dumps(5, &unnamed, &odd)),
+        "rank 1 is in train.py:41 swap_weights; rank 3 is in train.py:47 swap_statistics; 0,2,4 are in star.py:34 total",
+        &[1, 3],
+    );
+    check(
+        &reading(dumps(2, first, &[(1, &second)])),
+        "rank 0 is in train.py:41 swap_weights; rank 1 is in train.py:47 swap_statistics",
+        &[0, 1],
+    );
+}
+
+/// An exchange of another name is left out by a rank, which waits in a barrier then.
+#[test]
+fn a_skipped_exchange() {
+    let exchange = READING.replace("all_reduce", "exchange");
+    let barrier = "<module>@/w/train.py:10;step@/w/train.py:22;barrier@/w/star.py:50;receive@/w/sockets.py:9";
+    let skipped = "rank 2 waits in barrier while 0-1,3 wait in sockets.py:9 receive";
+    let mut four = reading(dumps(4, &exchange, &[(2, barrier)]));
+    check(&four, skipped, &[2]);
+    let step = |dump: &mut RankDump, odd| dump.step = Some(if dump.rank == 2 { odd } else { 7 });
+    four.iter_mut().for_each(|dump| step(dump, 8));
+    check(&four, skipped, &[2]);
+    // It has finished no more than the others: they may read from a server, as in a data loader.
+    four.iter_mut().for_each(|dump| step(dump, 7));
+    check(&four, "ranks 0-1,3 are in star.py:34 total; 2 waits in barrier", &[0, 1, 3]);
+    let mut two = reading(dumps(2, &exchange, &[(1, barrier)]));
+    check(&two, "rank 0 is in star.py:34 total; 1 waits in barrier", &[0]);
+    (two[0].step, two[1].step) = (Some(7), Some(8));
+    check(
+        &two,
+        "rank 1 waits in barrier while 0 waits in sockets.py:9 receive; rank 1 is ahead (step 8)",
+        &[1],
+    );
+}
+
 #[test]
 fn many_places_are_counted() {
     let others: Vec<(u32, String)> =
