@@ -34,7 +34,7 @@ pub(super) struct Arguments {
     /// The job (--rdzv-id) whose workers are taken
     #[arg(long, value_name = "ID", conflicts_with = "pids", value_parser = NonEmptyStringValueParser::new())]
     run_id: Option<String>,
-    /// A process; its rank is that of its environment, else 0 [repeatable]
+    /// A process; its rank is that of its environment, else 0 (repeatable)
     #[arg(long = "pid", value_name = "PID", action = ArgAction::Append, value_parser = value_parser!(u32).range(1..=0x7fff_ffff))]
     pids: Vec<u32>,
     /// The folder for the files [default: $XPU_TIMER_TIMELINE_PATH, else /root/timeline, else the current one]

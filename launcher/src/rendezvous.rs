@@ -249,8 +249,8 @@ fn config_of(
         trust: master.trust.clone(),
         http,
         log: Arc::new(move |line| match (&console, line) {
-            // This node prints it too when it is one of those that wait.
-            (Some(_), LogLine::Pending(_)) => {}
+            // This node prints it too when it is one of those that wait, or hang.
+            (Some(_), LogLine::Pending(_) | LogLine::Hang(_)) => {}
             (Some(console), line) => console.log_of_master(Level::INFO, line),
             // One node knows all of it already.
             (None, line) => tracing::debug!(%line, "the job master's log"),

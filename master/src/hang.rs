@@ -102,7 +102,7 @@ impl StackCollector {
             };
             if let Some(to) = to.upgrade() {
                 let judged = Event::HangJudged { episode, verdict: Box::new(verdict) };
-                let _over = to.send(Command::HangJudged(judged)).await;
+                let _over = to.send(Command::HangJudged(Box::new(judged))).await;
             }
         });
     }

@@ -102,7 +102,7 @@ pub(crate) enum Command {
     /// A node sends a part of its stacks.
     Stacks { part: StacksPart, reply: Reply },
     /// The stacks of a hang were judged ([`Event::HangJudged`]).
-    HangJudged(Event),
+    HangJudged(Box<Event>),
 }
 
 /// A stream that opens or has ended. It waits like an effect: what was decided before goes to the old stream.
@@ -295,7 +295,7 @@ impl JobLoop {
                 let _gone = reply.send(());
             }
             Command::Stacks { part, reply } => self.on_stacks(part, reply),
-            Command::HangJudged(judged) => self.decide(Input::Event(judged), None, None),
+            Command::HangJudged(judged) => self.decide(Input::Event(*judged), None, None),
             Command::TopologyRead(topology) => {
                 self.topology.done();
                 self.decide(Input::Event(Event::TopologyRead(topology)), None, None);

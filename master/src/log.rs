@@ -17,6 +17,8 @@ pub type Log = Arc<dyn Fn(LogLine) + Send + Sync>;
 pub enum LogLine {
     /// Why nodes wait. Each of them gets the same message.
     Pending(Pending),
+    /// The job hangs. Each node gets the same message.
+    Hang(String),
     /// Anything else.
     Text(String),
 }
@@ -25,7 +27,7 @@ impl fmt::Display for LogLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pending(pending) => f.write_str(&without_controls(pending)),
-            Self::Text(text) => f.write_str(text),
+            Self::Hang(text) | Self::Text(text) => f.write_str(text),
         }
     }
 }
@@ -45,6 +47,11 @@ const MAX_KEYS: usize = 1024;
 /// Logs `line` with control characters replaced, because it may contain text that a node sent.
 pub(crate) fn log_line(log: &Log, line: impl std::fmt::Display) {
     log(LogLine::Text(without_controls(line)));
+}
+
+/// Logs a hang, in the same way.
+pub(crate) fn log_hang(log: &Log, line: impl std::fmt::Display) {
+    log(LogLine::Hang(without_controls(line)));
 }
 
 fn without_controls(text: impl fmt::Display) -> String {

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     journal::crash_point,
-    log::{Log, LogLine, log_line},
+    log::{Log, LogLine, log_hang, log_line},
 };
 
 /// Messages that may wait for one node. A node gets a handful in each round.
@@ -128,8 +128,10 @@ impl Streams {
 
     fn log(&self, line: &job::Log) {
         // A run of one node logs no placement, unless other nodes have left it.
-        if !matches!(line, job::Log::Placed { round, nodes } if nodes.len() == 1 && round.0 == 0) {
-            log_line(&self.log, line);
+        match line {
+            job::Log::Placed { round, nodes } if nodes.len() == 1 && round.0 == 0 => {}
+            job::Log::Hang(_) => log_hang(&self.log, line),
+            _ => log_line(&self.log, line),
         }
     }
 

@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn the_last_line_counts() {
         assert_eq!(parsed("11 checkpoint\n12\n\n"), Some((Some(12), None)));
-        assert_eq!(parsed("\0\0\0\012 eval\n"), Some((Some(12), Some("eval".into()))));
+        assert_eq!(parsed("\0\0\x0012 eval\n"), Some((Some(12), Some("eval".into()))));
         assert_eq!(parse(b"999\n12\n", false).unwrap().step, Some(12));
     }
 

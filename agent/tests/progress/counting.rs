@@ -77,12 +77,7 @@ fn children_do_not_count() {
         Some(2),
     );
     // Forked before torch is imported.
-    all(
-        &format!(
-            "import os\nif os.fork() == 0:\n  import torch\n  torch.optim.SGD().step()\nelse: os.wait()"
-        ),
-        None,
-    );
+    all("import os\nif os.fork() == 0:\n  import torch\n  torch.optim.SGD().step()\nelse: os.wait()", None);
     let child =
         format!("import subprocess, sys\nsubprocess.check_call([sys.executable, '-c', {step:?}])\n{step}");
     all(&child, Some(1));

@@ -175,17 +175,22 @@ impl Job {
         let HangVerdict { sentence, folder, .. } = verdict;
         let notice = HangNotice { round, idle, sentence, folder, restart: false };
         let mut effects = vec![Effect::Log(Log::Hang(notice.clone())), Effect::ReportHang(Box::new(report))];
+        let tell = |restart: Option<&NodeId>| -> Vec<Effect> {
+            let members = world.members.iter().map(|member| &member.node_id);
+            let push = |node: &NodeId| {
+                let notice = HangNotice { restart: restart == Some(node), ..notice.clone() };
+                Effect::Push { node: node.clone(), push: Push::Hang(notice) }
+            };
+            members.map(push).collect()
+        };
         let first = named.first().or_else(|| world.members.first().map(|member| &member.node_id)).cloned();
         if let (OnHang::Exit, Some(node)) = (on_hang, &first) {
             let failure = JobFailure::Node { node: self.name_of(node), reason: notice.to_string() };
+            effects.extend(tell(None));
             effects.extend(self.end(now, JobVerdict::Failed(failure)));
             return effects;
         }
-        effects.extend(world.members.iter().map(|member| {
-            let restart = on_hang == OnHang::Restart && first.as_ref() == Some(&member.node_id);
-            let notice = HangNotice { restart, ..notice.clone() };
-            Effect::Push { node: member.node_id.clone(), push: Push::Hang(notice) }
-        }));
+        effects.extend(tell(first.as_ref().filter(|_| on_hang == OnHang::Restart)));
         effects
     }
 

@@ -139,10 +139,8 @@ impl Job {
         if !matches!(known, Some(Detail::Known(detail)) if detail.is_consequence()) {
             return false;
         }
-        let own_errors = self.later_failures.values().filter_map(|failure| match &failure.detail {
-            Detail::Known(detail) if detail.is_own_error() => Some(failure),
-            _ => None,
-        });
+        let has_own_error = |failure: &&FirstFailure| matches!(&failure.detail, Detail::Known(detail) if detail.is_own_error());
+        let own_errors = self.later_failures.values().filter(has_own_error);
         let Some(cause) = own_errors.min_by_key(|failure| failure.at).cloned() else { return false };
         self.takes_first_place(cause);
         true

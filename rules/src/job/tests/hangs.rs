@@ -175,6 +175,7 @@ fn the_job_fails_where_that_is_the_policy() {
         test.judged(0, verdict(&[2, 3])),
         all([
             vec![Effect::Log(Log::Hang(notice(false))), report(0, &[("b", 1, &[2, 3], 1)])],
+            ["a", "b"].map(|name| push(name, Push::Hang(notice(false)))).to_vec(),
             ended(&["a", "b"], &failed)
         ])
     );
