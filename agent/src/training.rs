@@ -25,7 +25,7 @@ use crate::{
     progress::{ProgressFiles, activity},
 };
 
-/// How long the stacks of this node may take. Shorter than the master waits for them: [`rules::job::DUMP_TIMEOUT`].
+/// How long the stacks of this node may take. Shorter than the master waits for them: `DUMP_TIMEOUT` of `rules::job`.
 const DUMP_LIMIT: Duration = Duration::from_secs(8);
 
 /// Bytes of one rank's stacks. More are not accepted.

@@ -3,7 +3,7 @@
 //! Append-only. A commit has all events that arrived while the last one was synced; they are answered when it is
 //! durable. The file begins with a snapshot of the job, and is replaced by a new one when it has grown.
 //!
-//! [`frame`]: the bytes. [`directory`]: the files and the lock. [`writer`]: the thread. [`recovery`]: after a
+//! [`frame`]: the bytes. [`folder`]: the files and the lock. [`writer`]: the thread. [`recovery`]: after a
 //! restart.
 
 pub mod bytes;

@@ -213,7 +213,7 @@ mod tests {
         let name = NodeName { rank: None, host: "vm".into(), address: "10.0.0.2".into(), node_id: node() };
         assert_eq!(streams.carry_out(Effect::Refuse { node: node(), name, reason }), None);
         let logged = logged.lock().unwrap();
-        assert!(logged[0].starts_with("refused a node (vm, 10.0.0.2): x; "), "{logged:?}");
+        assert!(logged[0].starts_with("rejected a node (vm, 10.0.0.2): x; "), "{logged:?}");
         let _welcome = messages.blocking_recv().unwrap();
         assert!(
             matches!(&*messages.blocking_recv().unwrap().payload, Payload::Push(Push::Refused { reason }) if reason.starts_with('x'))

@@ -9,7 +9,7 @@ use support::{
     programs, trainer,
 };
 
-use crate::observed::{all_files, await_hang, diag, files, hang_lines};
+use crate::observed::{REPORT, all_files, await_hang, diag, files, hang_lines};
 
 /// The line of a node whose worker `who` reads a FIFO at step 3.
 fn reading(line: Launch, who: u32) -> Launch {
@@ -39,6 +39,11 @@ fn every_node_prints_the_hang_of_another() {
         assert!(line.contains("read_shard_list; 0-2 wait in all_reduce; stacks of all ranks: "), "{line}");
     }
     assert_eq!(files(&stacks), all_files(4));
+    let report = job.wait("the report", || std::fs::read_to_string(stacks.join(REPORT)).ok());
+    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    let node = &report["nodes"][0];
+    assert_eq!((&node["rank"], &node["suspects"][0]["rank"]), (&1.into(), &3.into()), "{report:#}");
+    assert_eq!(node["taint"], serde_json::Value::Null, "the first hang that names it");
     release(&job, 3);
     for node in job.finish(nodes, 0) {
         assert_eq!(hang_lines(&node.stderr).len(), 1, "{node:#?}");

@@ -87,11 +87,15 @@ pub(crate) fn diag(args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// The names of the files in a folder.
+/// The names of the files in a folder, without the report for the operator, which follows when the nodes are told.
 pub(crate) fn files(folder: &Path) -> BTreeSet<String> {
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
-    files.filter_map(|file| file.file_name().into_string().ok()).collect()
+    let names = files.filter_map(|file| file.file_name().into_string().ok());
+    names.filter(|name| !name.starts_with(REPORT)).collect()
 }
+
+/// The report for the operator.
+pub(crate) const REPORT: &str = "hang.json";
 
 /// The files that a hang of so many ranks has.
 pub(crate) fn all_files(ranks: u32) -> BTreeSet<String> {

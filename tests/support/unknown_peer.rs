@@ -208,7 +208,13 @@ impl UnknownPeer {
                 join_timeout_millis: 600_000,
                 require_uniform: false,
                 check: None,
-                hang: None,
+                // Those of the launchers' options.
+                hang: Some(pb::HangTerms {
+                    timeout_millis: 300_000,
+                    grace_millis: 1_800_000,
+                    on_hang: pb::OnHang::Dump.into(),
+                    ..pb::HangTerms::default()
+                }),
             }),
             attributes: Some(pb::NodeAttributes { host_name: "stranger".to_owned(), ..Default::default() }),
             ..Default::default()
