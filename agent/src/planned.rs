@@ -80,6 +80,9 @@ pub fn planned_worker(
             AT_RENDEZVOUS.clone_into(value);
         }
     }
+    if config.terms.hang.is_some() {
+        env.push(("DLROVER_PROGRESS_FILE", FRESH.to_owned()));
+    }
     let argv = config.command.argv.iter();
     let argv = argv.map(|word| OsString::from_vec(worker_argument(word.as_encoded_bytes(), local_rank)));
     Ok(PlannedWorker { argv: argv.collect(), env })
