@@ -3,8 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
-    io::{self, Write as _},
+    fs, io,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -21,7 +20,7 @@ use stacks::{RankDump, Verdict, dump_name::DumpName, saving::is_saving};
 use tokio::{sync::mpsc, time::timeout};
 use tracing::warn;
 
-use crate::{file_replacement::replace_file, job_loop::Command};
+use crate::job_loop::Command;
 
 /// Bytes of one rank's stacks. A rank with a few hundred threads takes less.
 const MAX_RANK_BYTES: usize = 1 << 20;
@@ -45,7 +44,8 @@ pub struct StacksConfig {
 #[derive(Debug)]
 pub(crate) struct StackCollector {
     config: StacksConfig,
-    episode: u32,
+    /// `None`: no stacks are expected.
+    episode: Option<u32>,
     ranks: BTreeMap<Rank, Collected>,
     bytes: usize,
     to: mpsc::WeakSender<Command>,
@@ -61,19 +61,19 @@ struct Collected {
 
 impl StackCollector {
     pub(crate) fn new(config: StacksConfig, to: mpsc::WeakSender<Command>) -> Self {
-        Self { config, episode: 0, ranks: BTreeMap::new(), bytes: 0, to }
+        Self { config, episode: None, ranks: BTreeMap::new(), bytes: 0, to }
     }
 
     /// Begins an episode.
     pub(crate) fn begin(&mut self, episode: u32) {
-        (self.episode, self.bytes) = (episode, 0);
+        (self.episode, self.bytes) = (Some(episode), 0);
         self.ranks.clear();
     }
 
-    /// Takes a part of a member's stacks. What is beyond the limits is left out.
+    /// Takes a part of the stacks of a member, whose rank it is. What is beyond the limits is left out.
     pub(crate) fn add(&mut self, part: StacksPart) {
         let StacksPart { node, episode, rank, document, is_last, .. } = part;
-        if episode != self.episode {
+        if Some(episode) != self.episode {
             return;
         }
         let new = || Collected { node: node.clone(), document: Vec::new(), is_complete: false };
@@ -90,15 +90,22 @@ impl StackCollector {
 
     /// Merges and writes what was sent; [`Event::HangJudged`] follows.
     pub(crate) fn judge(&mut self, episode: u32, world: World) {
-        let ranks = if episode == self.episode { std::mem::take(&mut self.ranks) } else { BTreeMap::new() };
+        let ranks = match self.episode.take() {
+            Some(collected) if collected == episode => std::mem::take(&mut self.ranks),
+            _ => BTreeMap::new(),
+        };
+        self.ranks.clear();
         self.bytes = 0;
         let (to, folders) = (self.to.clone(), self.config.folders.clone());
         tokio::spawn(async move {
-            let judging = run_blocking(move || judge(ranks, &world, &folders));
-            let verdict = match timeout(WRITE_TIMEOUT, judging).await {
-                Ok(Ok(verdict)) => verdict,
-                Ok(Err(error)) => unknown(&format!("the stacks could not be merged: {error}")),
-                Err(_) => unknown("the folder of the stacks did not answer in time"),
+            let verdict = match run_blocking(move || judge(ranks, &world)).await {
+                Ok((dumps, verdict)) => {
+                    let writing = timeout(WRITE_TIMEOUT, run_blocking(move || write(&dumps, &folders)));
+                    // The verdict counts without its files, too.
+                    let folder = writing.await.ok().and_then(Result::ok).unwrap_or_default();
+                    HangVerdict { folder, ..verdict }
+                }
+                Err(error) => unknown(&format!("the stacks could not be merged: {error}")),
             };
             if let Some(to) = to.upgrade() {
                 let judged = Event::HangJudged { episode, verdict: Box::new(verdict) };
@@ -112,7 +119,7 @@ fn unknown(why: &str) -> HangVerdict {
     HangVerdict { sentence: why.to_owned(), suspects: Vec::new(), saving: None, folder: String::new() }
 }
 
-fn judge(mut ranks: BTreeMap<Rank, Collected>, world: &World, folders: &[PathBuf]) -> HangVerdict {
+fn judge(mut ranks: BTreeMap<Rank, Collected>, world: &World) -> (Vec<RankDump>, HangVerdict) {
     let world_size = world.members.iter().map(|member| member.local_world_size).sum();
     let mut dumps = Vec::new();
     let mut first = 0;
@@ -126,13 +133,13 @@ fn judge(mut ranks: BTreeMap<Rank, Collected>, world: &World, folders: &[PathBuf
     }
     let verdict = Verdict::of(&dumps);
     let saving = dumps.iter().find(|dump| is_saving(dump)).map(|dump| Rank(dump.rank));
-    let folder = write(&dumps, folders);
     let suspects = verdict
         .suspects
         .iter()
         .take(MAX_SUSPECTS)
         .map(|(rank, reason)| Suspect { rank: Rank(*rank), reason: reason.to_string() });
-    HangVerdict { sentence: verdict.headline, suspects: suspects.collect(), saving, folder }
+    let (sentence, suspects) = (verdict.headline, suspects.collect());
+    (dumps, HangVerdict { sentence, suspects, saving, folder: String::new() })
 }
 
 /// A rank's dump, or why there is none.
@@ -164,10 +171,10 @@ fn write_to(dumps: &[RankDump], folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let own = dumps.iter().map(|dump| (dump.name().to_string(), dump.to_json()));
     for (name, content) in own.chain(stacks::files(dumps)) {
-        // Several jobs may share the folder, and it may be on a file server.
+        // Several jobs may share the folder, and it may be on a file server. Nothing is synced: a power loss may take it.
         let temporary = folder.join(format!(".{name}.{}", std::process::id()));
-        let write = |file: &mut File| file.write_all(content.as_bytes());
-        replace_file(&folder.join(&name), &temporary, 0o644, write, || {})?;
+        fs::write(&temporary, content)?;
+        fs::rename(&temporary, folder.join(&name))?;
     }
     Ok(())
 }

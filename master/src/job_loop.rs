@@ -25,6 +25,7 @@ use rules::{
     job_status::{JobStatus, MasterStatus},
     topology::Topology,
     verdict::JobVerdict,
+    world::World,
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -304,9 +305,9 @@ impl JobLoop {
     }
 
     fn on_stacks(&mut self, part: StacksPart, reply: Reply) {
-        let is_member =
-            self.master.job().world().is_some_and(|world| world.node_rank_of(&part.node).is_some());
-        if !is_member {
+        // A node speaks for its own ranks only.
+        let is_own = |world: &World| world.ranks_of(&part.node).contains(&part.rank.0);
+        if !self.master.job().world().is_some_and(is_own) {
             let _gone = reply.send(Ok(Caller::Unknown));
             return;
         }

@@ -95,7 +95,8 @@ impl JobMaster {
     pub fn restored(job: Job, timeout: Timeout, now: Moment) -> (Self, Output) {
         let mut liveness = Liveness::new(timeout);
         liveness.all_disconnected(now, job.nodes());
-        let mut master = Self { training: TrainingWatch::restored(), ..Self::of(job, liveness) };
+        let training = TrainingWatch::restored(job.hanging_round());
+        let mut master = Self { training, ..Self::of(job, liveness) };
         let mut output = Output::default();
         master.apply(now, Event::Restarted, &mut output);
         master.find_ended_workers(now, &mut output);

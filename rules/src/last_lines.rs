@@ -95,7 +95,7 @@ fn unprefixed(line: &str) -> &str {
 
 /// Whether a line is how Python, or a program's options, report an error: `a.b.SomeError: text`,
 /// `/usr/bin/python3: text`, `train.py: error: text`.
-fn is_error(line: &str) -> bool {
+pub(crate) fn is_error(line: &str) -> bool {
     let Some((subject, text)) = line.split_once(':') else { return false };
     if text.trim().is_empty() {
         return false;

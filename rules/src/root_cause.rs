@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     failure::{ExitCause, WorkerFailure, root_cause},
     ids::{NodeRank, Round},
-    last_lines::{MAX_BYTES, MAX_LINES, Output, message, readable},
+    last_lines::{MAX_BYTES, MAX_LINES, Output, is_error, message, readable},
     node::NodeName,
     signal_name::signal_text,
 };
@@ -111,7 +111,9 @@ impl FailureDetail {
     /// ended before it is the cause then.
     #[must_use]
     pub fn is_consequence(&self) -> bool {
-        let is_stopped = self.failure.cause == ExitCause::Signal(SIGTERM) && self.message.is_empty();
+        // The launcher stops the peers of a rank that failed. What such a one printed last is an error only if it was about
+        // to end with one.
+        let is_stopped = self.failure.cause == ExitCause::Signal(SIGTERM) && !is_error(&self.message);
         // Of a stream that others write to, too, the last line need not be an error, but these words are one.
         let last = self.lines.last().filter(|_| self.message.is_empty());
         let words = last.unwrap_or(&self.message).to_ascii_lowercase();
@@ -253,6 +255,8 @@ mod tests {
         assert_eq!(root_cause_of(&[own(0), lost(1)]), 0);
         assert_eq!(root_cause_of(&[lost(0), own(1)]), 1);
         assert_eq!(root_cause_of(&[lost(0), said(1, TERM, ""), own(2)]), 2, "the second one was stopped");
+        let warned = said(1, TERM, "train.py:7: UserWarning: x");
+        assert_eq!(root_cause_of(&[lost(0), warned, own(2)]), 2, "a warning is no error");
         assert_eq!(root_cause_of(&[lost(0), said(1, TERM, "ValueError: boom")]), 1, "stopped while it ended");
         assert_eq!(root_cause_of(&[lost(0), said(1, ExitCause::Signal(11), "")]), 1);
         assert_eq!(root_cause_of(&[said(0, CODE, ""), own(1)]), 0, "nothing speaks against the first one");

@@ -1,8 +1,8 @@
 //! The master's view of training: whether the job hangs, and which ranks are slower than their peers. Like
 //! [`crate::liveness`] it is not journalled: after a restart of the master its nodes report again.
 //!
-//! A job hangs when some rank is stalled and no rank advances. A rank that is busy by its own words (a checkpoint) or
-//! still starting holds that back. Ranks that never declare progress do not: often only one rank does.
+//! A job hangs when some rank is stalled and no rank advances. A rank that is busy by its own words (a checkpoint) holds
+//! that back. Ranks that have not declared progress do not: often only one rank does.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -19,6 +19,9 @@ const SLOW_PERMILLE: u64 = 1200;
 
 /// For so long, before it is named.
 const SLOW_FOR: Duration = Duration::from_secs(60);
+
+/// Between two comparisons.
+const COMPARISON_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Rates are compared among at least so many ranks.
 const FEWEST_TO_COMPARE: usize = 3;
@@ -39,6 +42,23 @@ pub(crate) enum Finding {
 struct NodeTraining {
     at: Moment,
     ranks: Vec<RankTraining>,
+    /// Some rank advances, or is busy by its own words.
+    has_advancing: bool,
+    has_stalled: bool,
+    has_overdue: bool,
+}
+
+impl NodeTraining {
+    fn new(at: Moment, ranks: Vec<RankTraining>) -> Self {
+        let has = |states: &[RankState]| ranks.iter().any(|rank| states.contains(&rank.state));
+        Self {
+            at,
+            has_advancing: has(&[RankState::Advancing, RankState::Busy]),
+            has_stalled: has(&[RankState::Stalled]),
+            has_overdue: has(&[RankState::Overdue]),
+            ranks,
+        }
+    }
 }
 
 /// A rank that is slower than its peers.
@@ -59,12 +79,16 @@ pub(crate) struct TrainingWatch {
     slow: BTreeMap<u32, SlowRank>,
     /// The master was restarted: nodes report anew, also those whose ranks are fine.
     awaits_all: bool,
+    /// The round in which the job hung when the master was restarted.
+    was_stalled: Option<Round>,
+    /// When rates are compared again.
+    next_comparison: Moment,
 }
 
 impl TrainingWatch {
-    /// That of a master that was restarted while workers run.
-    pub(crate) fn restored() -> Self {
-        Self { awaits_all: true, ..Self::default() }
+    /// That of a master that was restarted while workers run, maybe in an episode of this round.
+    pub(crate) fn restored(hanging: Option<Round>) -> Self {
+        Self { awaits_all: true, was_stalled: hanging, ..Self::default() }
     }
 
     /// Takes a report of a member of the running round.
@@ -84,13 +108,15 @@ impl TrainingWatch {
         if self.round != Some(world.round) {
             let awaits_all = self.awaits_all && self.round.is_none();
             let has_declared = self.has_declared;
-            *self = Self { round: Some(world.round), has_declared, awaits_all, ..Self::default() };
+            let is_stalled = self.was_stalled == Some(world.round);
+            *self =
+                Self { round: Some(world.round), has_declared, awaits_all, is_stalled, ..Self::default() };
         }
         let workers = member.local_world_size;
         let ranks: Vec<RankTraining> =
             report.ranks.into_iter().filter(|rank| rank.local_rank.0 < workers).collect();
         self.has_declared |= ranks.iter().any(|rank| rank.step.is_some());
-        self.nodes.insert(node.clone(), NodeTraining { at: now, ranks });
+        self.nodes.insert(node.clone(), NodeTraining::new(now, ranks));
         self.judge(now, world)
     }
 
@@ -98,32 +124,34 @@ impl TrainingWatch {
     fn judge(&mut self, now: Moment, world: &World) -> Vec<Finding> {
         let mut findings = Vec::new();
         self.awaits_all &= world.members.iter().any(|member| !self.nodes.contains_key(&member.node_id));
-        let is_stalled = !self.awaits_all && self.is_hang();
+        let is_stalled = match self.awaits_all {
+            false => self.is_hang(),
+            // Nothing is known of some ranks; but one that advances is enough.
+            true => self.is_stalled && !self.has_advancing(),
+        };
         match (self.is_stalled, is_stalled) {
             (false, true) => findings.push(Finding::Stalled { idle: self.idle(now) }),
             (true, false) => findings.push(Finding::Advanced),
             _ => {}
         }
         self.is_stalled = is_stalled;
-        findings.extend(self.find_slow(now, world));
+        // Each report of thousands of nodes would compare all of them.
+        if now >= self.next_comparison {
+            self.next_comparison = now + COMPARISON_INTERVAL;
+            findings.extend(self.find_slow(now, world));
+        }
         findings
     }
 
-    fn ranks(&self) -> impl Iterator<Item = &RankTraining> {
-        self.nodes.values().flat_map(|node| &node.ranks)
+    /// Some rank advances, or is busy by its own words.
+    fn has_advancing(&self) -> bool {
+        self.nodes.values().any(|node| node.has_advancing)
     }
 
     fn is_hang(&self) -> bool {
-        let mut has_stalled = false;
-        for rank in self.ranks() {
-            match rank.state {
-                RankState::Advancing | RankState::Busy => return false,
-                RankState::Stalled => has_stalled = true,
-                RankState::Overdue => has_stalled |= self.has_declared,
-                RankState::Starting | RankState::Ended => {}
-            }
-        }
-        has_stalled
+        let may_be_stalled =
+            |node: &NodeTraining| node.has_stalled || (node.has_overdue && self.has_declared);
+        !self.has_advancing() && self.nodes.values().any(may_be_stalled)
     }
 
     /// How long ago any rank advanced last.

@@ -323,13 +323,16 @@ impl WorkerGroup {
             self.start_watch.succeeded(exit.local_rank);
         }
         self.training.ended(exit.local_rank);
+        // Also of the last one, of which nothing is sampled any more.
+        let report = self.report_training(now);
         match &mut self.state {
             State::Running(workers) => match workers.record(&exit, oom_kills) {
                 None if workers.alive.is_empty() => {
                     self.is_done_well = true;
-                    self.stop(now, SIGTERM, AfterStop::End(Outcome::Succeeded))
+                    let stop = self.stop(now, SIGTERM, AfterStop::End(Outcome::Succeeded));
+                    report.into_iter().chain(stop).collect()
                 }
-                None => Vec::new(),
+                None => report,
                 Some(failure) => self.on_first_failure(now, failure),
             },
             State::Stopping { workers, sequence, .. } => {

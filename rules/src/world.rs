@@ -1,6 +1,6 @@
 //! The members of one round by node rank, and every rank that follows from it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
 use serde::{Deserialize, Serialize};
 
@@ -107,6 +107,20 @@ impl Assignment {
 }
 
 impl World {
+    /// The ranks of a member; none of another node.
+    #[must_use]
+    pub fn ranks_of(&self, node: &NodeId) -> Range<u32> {
+        let mut first = 0_u32;
+        for member in &self.members {
+            let next = first.saturating_add(member.local_world_size);
+            if member.node_id == *node {
+                return first..next;
+            }
+            first = next;
+        }
+        0..0
+    }
+
     /// The rank of `node` in this round.
     #[must_use]
     pub fn node_rank_of(&self, node: &NodeId) -> Option<NodeRank> {

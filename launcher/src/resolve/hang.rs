@@ -36,6 +36,12 @@ pub(super) fn terms(cli: &Cli, env: Environment<'_>) -> Result<Option<HangTerms>
     let grace = rdzv_conf::seconds(cli.float(Flag::HangGrace).unwrap_or_default());
     let range = "a non-negative number of seconds";
     let grace = grace.ok_or_else(|| Invalid::OutOfRange { given: cli.given(Flag::HangGrace), range })?;
+    // A longer timeout does not require that both are given.
+    let grace = if cli.is_given(Flag::HangGrace) { grace } else { grace.max(timeout) };
+    if grace < timeout {
+        let range = "at least --hang-timeout";
+        return Err(Invalid::OutOfRange { given: cli.given(Flag::HangGrace), range });
+    }
     let on_hang = match one_of(cli, Flag::OnHang)? {
         "restart" => OnHang::Restart,
         "exit" => OnHang::Exit,

@@ -10,16 +10,16 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ops::Range,
     time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
 
-use super::{Effect, Job, Log, check_history::Machine};
+use super::{Effect, Job, Log, Phase, check_history::Machine};
 use crate::{
     ids::{NodeId, Rank, Round, RunId},
     job_status::HangStatus,
+    liveness::LONGEST_GAP,
     push::Push,
     training::{HangNotice, HangReport, HangVerdict, HangingNode, OnHang, Suspect},
     verdict::{JobFailure, JobVerdict},
@@ -75,7 +75,10 @@ enum EpisodeState {
     Held {
         until: Moment,
     },
-    Declared,
+    /// With `restart`, the workers of that node are to be restarted.
+    Declared {
+        restart: Option<NodeId>,
+    },
 }
 
 /// A hang that was declared.
@@ -93,7 +96,8 @@ pub(super) struct Hang {
 impl Job {
     /// No rank has advanced for so long.
     pub(super) fn on_training_stalled(&mut self, now: Moment, round: Round, idle: Duration) -> Vec<Effect> {
-        let is_on = self.world().is_some_and(|world| world.round == round);
+        let is_watched = self.terms.as_ref().is_some_and(|terms| terms.hang.is_some());
+        let is_on = is_watched && self.world().is_some_and(|world| world.round == round);
         if !is_on || self.hangs.open.is_some() {
             return Vec::new();
         }
@@ -162,7 +166,6 @@ impl Job {
             episode.state = EpisodeState::Held { until: now + timeout };
             return vec![Effect::Log(Log::HangHeld { idle, rank })];
         }
-        episode.state = EpisodeState::Declared;
         self.hangs.declared = self.hangs.declared.saturating_add(1);
         let named: Vec<NodeId> = named_nodes(&world, &verdict.suspects);
         // Where all nodes are named, or two of them, no machine is at fault as far as the stacks say.
@@ -183,14 +186,24 @@ impl Job {
             };
             members.map(push).collect()
         };
-        let first = named.first().or_else(|| world.members.first().map(|member| &member.node_id)).cloned();
+        // A node whose workers have all succeeded has none to restart.
+        let is_running = |node: &&NodeId| match &self.phase {
+            Phase::Running { succeeded, .. } => !succeeded.contains(*node),
+            _ => true,
+        };
+        let mut members = world.members.iter().map(|member| &member.node_id);
+        let first = named.iter().find(is_running).or_else(|| members.find(is_running)).cloned();
+        let restart = first.clone().filter(|_| on_hang == OnHang::Restart);
+        if let Some(episode) = &mut self.hangs.open {
+            episode.state = EpisodeState::Declared { restart: restart.clone() };
+        }
         if let (OnHang::Exit, Some(node)) = (on_hang, &first) {
             let failure = JobFailure::Node { node: self.name_of(node), reason: notice.to_string() };
             effects.extend(tell(None));
             effects.extend(self.end(now, JobVerdict::Failed(failure)));
             return effects;
         }
-        effects.extend(tell(first.as_ref().filter(|_| on_hang == OnHang::Restart)));
+        effects.extend(tell(restart.as_ref()));
         effects
     }
 
@@ -211,7 +224,7 @@ impl Job {
                 .copied()
                 .filter(|_| named.len() == 1)
                 .unwrap_or(0);
-            let ranks = ranks_of(world, node);
+            let ranks = world.ranks_of(node);
             Some(HangingNode {
                 name: self.name_of(node),
                 k8s_node: request.attributes.k8s_node_name.clone(),
@@ -248,12 +261,43 @@ impl Job {
         }
     }
 
-    /// The dumps that were ordered are lost with the master that did.
+    /// The dumps that were ordered are lost with the master that did. They are ordered again as the nodes come back.
     pub(super) fn dump_anew(&mut self, now: Moment) -> Vec<Effect> {
-        match self.hangs.open.as_ref().map(|episode| &episode.state) {
-            Some(EpisodeState::Dumping { .. } | EpisodeState::Judging { .. }) => self.order_dumps(now),
-            _ => Vec::new(),
+        let grace = self.policy.reconnect_grace.max(LONGEST_GAP);
+        if !matches!(
+            self.hangs.open.as_ref().map(|episode| &episode.state),
+            Some(EpisodeState::Dumping { .. } | EpisodeState::Judging { .. })
+        ) {
+            return Vec::new();
         }
+        let mut effects = self.order_dumps(now);
+        effects.retain(|effect| !matches!(effect, Effect::Push { .. }));
+        if let Some(Episode { state: EpisodeState::Dumping { until, .. }, .. }) = &mut self.hangs.open {
+            *until = now + grace + DUMP_TIMEOUT;
+        }
+        effects
+    }
+
+    /// A member whose stream was broken may have missed what it was told.
+    pub(super) fn repeat_hang(&self, node: &NodeId) -> Vec<Effect> {
+        let Some(episode) = &self.hangs.open else { return Vec::new() };
+        let push = match (&episode.state, &self.hangs.last) {
+            (EpisodeState::Dumping { awaited, .. }, _) if awaited.contains(node) => {
+                Push::DumpStacks { round: episode.round, episode: episode.number }
+            }
+            (EpisodeState::Declared { restart: Some(named) }, Some(hang)) if named == node => {
+                let HangVerdict { sentence, folder, .. } = hang.verdict.clone();
+                let (round, idle) = (hang.round, hang.idle);
+                Push::Hang(HangNotice { round, idle, sentence, folder, restart: true })
+            }
+            _ => return Vec::new(),
+        };
+        vec![Effect::Push { node: node.clone(), push }]
+    }
+
+    /// The round of an episode that is open.
+    pub(crate) fn hanging_round(&self) -> Option<Round> {
+        self.hangs.open.as_ref().map(|episode| episode.round)
     }
 
     pub(super) fn hang_deadline(&self) -> Option<Moment> {
@@ -261,7 +305,7 @@ impl Job {
             EpisodeState::Dumping { until, .. }
             | EpisodeState::Judging { until }
             | EpisodeState::Held { until } => Some(until),
-            EpisodeState::Declared => None,
+            EpisodeState::Declared { .. } => None,
         }
     }
 
@@ -301,7 +345,7 @@ impl Hangs {
     /// Ends the open episode; returns for how long no rank had advanced, if it was declared.
     fn close(&mut self, now: Moment) -> Option<Duration> {
         let episode = self.open.take()?;
-        if episode.state != EpisodeState::Declared {
+        if !matches!(episode.state, EpisodeState::Declared { .. }) {
             return None;
         }
         if let Some(last) = &mut self.last {
@@ -317,14 +361,6 @@ impl Hangs {
             *count = count.saturating_add(1);
         }
     }
-}
-
-/// The ranks of a member.
-fn ranks_of(world: &World, node: &NodeId) -> Range<u32> {
-    let before = world.members.iter().take_while(|member| member.node_id != *node);
-    let first = before.fold(0_u32, |first, member| first.saturating_add(member.local_world_size));
-    let member = world.members.iter().find(|member| member.node_id == *node);
-    first..first.saturating_add(member.map_or(0, |member| member.local_world_size))
 }
 
 /// The nodes of the odd ranks, the one with most of them first.

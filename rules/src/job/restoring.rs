@@ -102,7 +102,7 @@ impl Job {
                     && (self.node_ranks.contains_key(node) || world.node_rank_of(node).is_some()) =>
             {
                 match claim.workers_state {
-                    WorkersState::Running => Vec::new(),
+                    WorkersState::Running => self.repeat_hang(node),
                     WorkersState::Succeeded => {
                         let end = NodeEnd::Succeeded { round: claim.round };
                         self.on_node_ended(now, node, end)

@@ -123,7 +123,14 @@ impl Job {
     }
 
     fn takes_first_place(&mut self, failure: FirstFailure) {
-        let Some(first) = &mut self.first_failure else { return };
+        let is_told = self.is_end_told();
+        let Some(first) = self.first_failure.as_mut().filter(|_| !is_told) else { return };
+        // What is known of it may come later than that of the one before.
+        if let (Phase::Over { withheld_until: Some(until), .. }, Detail::Awaited { until: detail }) =
+            (&mut self.phase, &failure.detail)
+        {
+            *until = (*until).max((first.reported + DETAIL_TIMEOUT).min(*detail));
+        }
         self.history.failed_earlier(failure.round, &failure.node, &failure.reason);
         let (node, reason) = (failure.node.clone(), failure.reason.clone());
         let replaced = std::mem::replace(first, FirstFailure { reported: first.reported, ..failure });
@@ -135,6 +142,10 @@ impl Job {
     /// Where the first failure lost a connection, the first of the others that has an error of its own is the cause.
     /// Returns whether one is.
     fn find_cause(&mut self) -> bool {
+        // What the nodes were told stays.
+        if self.is_end_told() {
+            return false;
+        }
         let known = self.first_failure.as_ref().map(|first| &first.detail);
         if !matches!(known, Some(Detail::Known(detail)) if detail.is_consequence()) {
             return false;

@@ -29,6 +29,9 @@ const RATE_WINDOW: Duration = Duration::from_secs(60);
 /// Between two steps that are kept for the average.
 const RATE_INTERVAL: Duration = Duration::from_secs(5);
 
+/// So many intervals without a sample mean that this machine stood still.
+const STOOD_STILL: u32 = 20;
+
 /// The shortest time for which an average is given.
 const SHORTEST_RATE: Duration = Duration::from_secs(5);
 
@@ -41,6 +44,7 @@ pub(super) struct Training {
     reported: Option<(Moment, Vec<RankState>)>,
     /// The master may not have it, and waits for it.
     is_awaited: bool,
+    last_sample: Option<Moment>,
 }
 
 /// One worker.
@@ -101,7 +105,7 @@ impl RankWatch {
         let is_stalled = now >= self.advanced + terms.timeout && (self.has_declared || is_late);
         match self.busy_since {
             _ if self.has_ended => RankState::Ended,
-            Some(since) if now < since + terms.grace => RankState::Busy,
+            Some(since) if now < since + terms.grace.max(terms.timeout) => RankState::Busy,
             Some(_) => RankState::Stalled,
             None if self.has_declared || (watches_others && is_late) => {
                 if is_stalled {
@@ -130,7 +134,7 @@ impl Training {
     /// A watch over workers that are being started.
     pub(super) fn new(now: Moment, workers: u32) -> Self {
         let ranks = (0..workers).map(LocalRank).map(|rank| (rank, RankWatch::new(now, rank))).collect();
-        Self { started: now, ranks, reported: None, is_awaited: false }
+        Self { started: now, ranks, reported: None, is_awaited: false, last_sample: None }
     }
 
     /// A worker has exited.
@@ -146,6 +150,15 @@ impl Training {
     }
 
     fn sampled(&mut self, now: Moment, samples: Vec<Sample>, terms: &HangTerms) {
+        // A machine that stood still has neither trained nor sampled meanwhile.
+        let gap = self.last_sample.map_or(Duration::ZERO, |last| now - last);
+        if gap > terms.sample_interval() * STOOD_STILL {
+            for rank in self.ranks.values_mut() {
+                rank.advanced = rank.advanced + gap;
+                rank.busy_since = rank.busy_since.map(|since| since + gap);
+            }
+        }
+        self.last_sample = Some(now);
         for sample in samples {
             if let Some(rank) = self.ranks.get_mut(&sample.local_rank) {
                 rank.sampled(now, sample, terms);
@@ -199,7 +212,7 @@ impl WorkerGroup {
         self.report_training(now)
     }
 
-    fn report_training(&mut self, now: Moment) -> Vec<Effect> {
+    pub(super) fn report_training(&mut self, now: Moment) -> Vec<Effect> {
         let (State::Running(workers), Some(terms)) = (&self.state, &self.limits.hang) else {
             return Vec::new();
         };

@@ -186,7 +186,13 @@ fn an_episode_survives_a_restart_of_the_master() {
     let mut test = Test::running(policy(), with_hangs(OnHang::Dump), &["a", "b"]);
     assert_eq!(test.at(1000).stalls(), ordered(0));
     assert_eq!(test.stacks("a", 0), []);
-    assert_eq!(test.at(1010).send(Event::Restarted), ordered(0), "what was sent is lost");
+    let collect = Effect::CollectStacks { episode: 0 };
+    assert_eq!(test.at(1010).send(Event::Restarted), [collect], "what was sent is lost");
+    for name in ["a", "b"] {
+        let order = Push::DumpStacks { round: Round(0), episode: 0 };
+        let resumed = test.resume(name, 0, &["a", "b"], WorkersState::Running);
+        assert_eq!(resumed, [push(name, order)], "{name} can be told from now on");
+    }
     assert_eq!(test.stalls(), [], "they report it again");
     let _sent = (test.stacks("a", 0), test.stacks("b", 0));
     let _told = test.judged(0, verdict(&[3]));
@@ -224,4 +230,28 @@ fn a_machine_is_tainted_when_a_second_hang_names_it_alone() {
         assert_eq!(effects[1], expected);
         let _over = test.send(Event::TrainingAdvanced);
     }
+}
+
+#[test]
+fn the_order_to_restart_is_repeated_to_a_node_that_missed_it() {
+    let mut test = Test::hanging(OnHang::Restart);
+    let _told = test.judged(0, verdict(&[3]));
+    let hang = push("b", Push::Hang(notice(true)));
+    assert_eq!(test.resume("b", 0, &["a", "b"], WorkersState::Running), [hang]);
+    assert_eq!(test.resume("a", 0, &["a", "b"], WorkersState::Running), []);
+}
+
+#[test]
+fn a_node_whose_workers_have_succeeded_is_not_the_one_that_restarts() {
+    let mut test = Test::hanging(OnHang::Restart);
+    assert_eq!(test.succeed("a", 0), []);
+    let effects = test.judged(0, verdict(&[]));
+    assert!(effects.contains(&push("b", Push::Hang(notice(true)))), "{effects:?}");
+}
+
+#[test]
+fn a_job_that_is_not_watched_opens_no_episode() {
+    let mut test = Test::running(policy(), terms(2, 2), &["a", "b"]);
+    assert_eq!(test.at(1000).stalls(), [], "a report that is forged");
+    assert_eq!(test.job.deadline(), None);
 }

@@ -365,3 +365,18 @@ fn the_status_of_a_restart_names_the_peer_with_an_error() {
     assert_eq!(test.tell("a", 0, "boom"), [known(&root_cause("a", 0, 0))]);
     assert_eq!(test.job.status(test.now).last_failure.unwrap().last_lines, ["boom"]);
 }
+
+#[test]
+fn an_earlier_failure_that_is_reported_later_is_waited_for() {
+    let mut test = Test::running(fail_job(), terms(3, 3), &["a", "b", "c"]);
+    let _withheld = test.at(10).workers_break("b", 0, true);
+    assert_eq!(test.tell("b", 0, "boom"), []);
+    test.now = Moment::at_secs(10) + Duration::from_millis(20);
+    assert_eq!(test.workers_broke("c", 0, true, 40), []);
+    assert_eq!(test.job.deadline(), Some(Moment::at_secs(11)), "what it said is on its way");
+    test.now = Moment::at_secs(10) + Duration::from_millis(400);
+    let root = root_cause("c", 2, 0);
+    let told = [ended_by(&["b", "a"], &root, &of("c", 2)), ended(&["c"], &of("c", 2))];
+    assert_eq!(test.tell("c", 0, "boom"), all([vec![known(&root)], told.concat()]));
+    assert_eq!(test.tell("b", 0, "boom"), [], "what the nodes were told stays");
+}

@@ -73,14 +73,26 @@ fn a_first_step_may_take_the_grace_period_and_the_next_one_may_not() {
 fn a_busy_rank_is_not_stalled_within_the_grace_period() {
     let mut test = Test::new(1);
     let busy = |changes| Sample { busy: Some("checkpoint".into()), ..sample(0, changes) };
+    // The last state that was reported until then, with a sample every 5 s.
+    let mut last = |from: u64, to: u64, next: &dyn Fn() -> Sample| {
+        (from..=to).step_by(5).filter_map(|secs| test.at(secs, vec![next()])).last()
+    };
+    assert_eq!(last(1, 1, &|| sample(0, 1)), Some(vec![Advancing]));
+    assert_eq!(last(2, 57, &|| busy(2)), Some(vec![Busy]));
+    assert_eq!(last(60, 60, &|| sample(0, 2)), Some(vec![Advancing]), "the end of a checkpoint is progress");
+    assert_eq!(last(69, 69, &|| sample(0, 2)), None);
+    assert_eq!(last(70, 70, &|| sample(0, 2)), Some(vec![Stalled]));
+    assert_eq!(last(80, 175, &|| busy(3)), Some(vec![Busy]));
+    assert_eq!(last(180, 180, &|| busy(3)), Some(vec![Stalled]), "no checkpoint takes for ever");
+}
+
+#[test]
+fn a_machine_that_stood_still_does_not_hang() {
+    let mut test = Test::new(1);
     assert_eq!(test.at(1, vec![sample(0, 1)]), Some(vec![Advancing]));
-    assert_eq!(test.at(2, vec![busy(2)]), Some(vec![Busy]));
-    assert_eq!(test.at(50, vec![busy(2)]), Some(vec![Busy]), "steps are reported from time to time");
-    assert_eq!(test.at(60, vec![sample(0, 2)]), Some(vec![Advancing]), "the end of a checkpoint is progress");
-    assert_eq!(test.at(69, vec![sample(0, 2)]), None);
-    assert_eq!(test.at(70, vec![sample(0, 2)]), Some(vec![Stalled]));
-    assert_eq!(test.at(80, vec![busy(3)]), Some(vec![Busy]));
-    assert_eq!(test.at(180, vec![busy(3)]), Some(vec![Stalled]), "no checkpoint takes for ever");
+    assert_eq!(test.at(500, vec![sample(0, 1)]), Some(vec![Advancing]), "it was paused with its workers");
+    assert_eq!(test.at(509, vec![sample(0, 1)]), None);
+    assert_eq!(test.at(511, vec![sample(0, 1)]), Some(vec![Stalled]));
 }
 
 #[test]
