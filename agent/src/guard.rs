@@ -37,6 +37,7 @@ use nix::{
     unistd::{ForkResult, Pid, fork, getpid},
 };
 
+use crate::progress::make_room;
 use processes::{cgroup::Cgroup, reap, tree};
 
 /// Its name in the list of processes.
@@ -97,6 +98,7 @@ pub fn start(cgroup: Option<Cgroup>) -> io::Result<Guard> {
         ForkResult::Parent { child } => {
             drop(worker_end);
             ours.set_nonblocking(true)?;
+            make_room(&ours);
             Ok(Guard { pid: child, socket: ours, cgroup, has_foreign_children })
         }
         ForkResult::Child => {

@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    os::fd::{FromRawFd as _, OwnedFd, RawFd},
+    os::fd::{AsFd, FromRawFd as _, OwnedFd, RawFd},
 };
 
 use nix::fcntl::{FcntlArg, fcntl};
@@ -37,6 +37,19 @@ impl Numbers {
             }
         }
         file
+    }
+}
+
+/// Makes room for the numbers. To be called while there is one thread: with more of them, the kernel lets the call that
+/// enlarges the table wait for all processors, which takes 10 ms.
+pub(crate) fn make_room(any: &impl AsFd) {
+    // A usual limit of open files is 1024.
+    for last in [END - 1, 1023] {
+        if let Ok(number) = fcntl(any, FcntlArg::F_DUPFD_CLOEXEC(last)) {
+            // SAFETY: a descriptor that the kernel just returned, and that nothing else owns.
+            drop(unsafe { OwnedFd::from_raw_fd(number) });
+            return;
+        }
     }
 }
 
