@@ -137,13 +137,13 @@ fn an_old_worker_does_not_write_into_new_files() {
 
 #[test]
 fn another_user_can_neither_read_nor_write() {
-    let Some(nobody) = Uid::effective().is_root().then(|| User::from_name("nobody").unwrap()).flatten()
+    let Some(other_user) = Uid::effective().is_root().then(|| User::from_name("nobody").unwrap()).flatten()
     else {
         return;
     };
     let files = ProgressFiles::new(1).unwrap();
     let mut command = Command::new("cat");
-    std::os::unix::process::CommandExt::uid(&mut command, nobody.uid.as_raw());
+    std::os::unix::process::CommandExt::uid(&mut command, other_user.uid.as_raw());
     let output = command.arg(text_of(&files)).output().unwrap();
     assert!(!output.status.success(), "{output:?}");
 }

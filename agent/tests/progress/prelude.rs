@@ -107,7 +107,7 @@ fn an_entry_that_cannot_be_read_does_no_harm() {
         quiet(&output);
         assert_eq!(output.stdout, b"trained\n");
     }
-    let Some(nobody) = Uid::effective().is_root().then(|| User::from_name("nobody").unwrap()).flatten()
+    let Some(other_user) = Uid::effective().is_root().then(|| User::from_name("nobody").unwrap()).flatten()
     else {
         return;
     };
@@ -115,8 +115,8 @@ fn an_entry_that_cannot_be_read_does_no_harm() {
     // Interpreters of root's home are closed to others.
     for python in interpreters().into_iter().filter(|python| python.starts_with("/usr/bin")) {
         let mut command = Worker::new(&files, true).command(&python);
-        std::os::unix::process::CommandExt::uid(&mut command, nobody.uid.as_raw());
-        std::os::unix::process::CommandExt::gid(&mut command, nobody.gid.as_raw());
+        std::os::unix::process::CommandExt::uid(&mut command, other_user.uid.as_raw());
+        std::os::unix::process::CommandExt::gid(&mut command, other_user.gid.as_raw());
         let output = command.args(["-c", "print('trained')"]).current_dir("/").output().unwrap();
         quiet(&output);
         assert_eq!(output.stdout, b"trained\n", "{dump:?}");

@@ -14,10 +14,10 @@ const WAITS: &str = "import sys\n\
                      wait()\n";
 
 /// A probe that runs as a user without rights.
-fn as_nobody(folder: &Path) -> ProbeProgram {
+fn as_other_user(folder: &Path) -> ProbeProgram {
     let probe = folder.join("dlrover-probe");
     fs::copy(env!("CARGO_BIN_EXE_dlrover-probe-under-test"), &probe).unwrap();
-    let script = folder.join("as-nobody");
+    let script = folder.join("as-other-user");
     let text = format!(
         "#!/bin/sh\nexec python3 -c 'import os; os.setgroups([]); os.setgid(65534); os.setuid(65534); \
          os.execv(\"{}\", [\"dlrover-probe\"])'\n",
@@ -39,7 +39,7 @@ async fn another_users_process_is_refused_with_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let python = Python::start(WAITS);
     let mut plan = plan(vec![python.target()]);
-    plan.program = as_nobody(folder.path());
+    plan.program = as_other_user(folder.path());
     let dumps = in_time(take_stacks(plan)).await;
     let [note] = &dumps[0].notes[..] else { panic!("{dumps:?}") };
     let why = format!(
