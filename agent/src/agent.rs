@@ -280,7 +280,6 @@ impl Agent {
                 }
             };
             let watches_store = self.group.watches_store();
-            let next_sample = self.training.next();
             tokio::select! {
                 message = self.guard.next() => {
                     if let Some(event) = self.guard_event(message) {
@@ -314,7 +313,7 @@ impl Agent {
                     }
                 }
                 () = self.store_watch.next_arrival(watches_store) => {}
-                () = TrainingSampler::due(next_sample) => {
+                () = self.training.due() => {
                     if let Some(event) = self.training.sample() {
                         return event;
                     }

@@ -22,7 +22,7 @@ use tracing::warn;
 
 use crate::{
     master_link::ToMaster,
-    progress::{ProgressFiles, activity},
+    progress::{FirstTouch, ProgressFiles, activity},
 };
 
 /// How long the stacks of this node may take. Shorter than the master waits for them: `DUMP_TIMEOUT` of `rules::job`.
@@ -42,6 +42,8 @@ pub(crate) struct TrainingSampler {
     pids: BTreeMap<LocalRank, i32>,
     steps: BTreeMap<LocalRank, u64>,
     next: Option<Instant>,
+    /// No worker has touched a file of its own yet; there is nothing to sample before that.
+    untouched: Option<FirstTouch>,
 }
 
 impl TrainingSampler {
@@ -54,6 +56,7 @@ impl TrainingSampler {
             pids: BTreeMap::new(),
             steps: BTreeMap::new(),
             next: None,
+            untouched: None,
         }
     }
 
@@ -64,7 +67,7 @@ impl TrainingSampler {
         workers: u32,
         python_path: Option<&OsStr>,
     ) -> Vec<Vec<(&'static str, OsString)>> {
-        self.next = None;
+        (self.next, self.untouched) = (None, None);
         if self.terms.is_none() {
             return Vec::new();
         }
@@ -86,7 +89,16 @@ impl TrainingSampler {
         self.round = Some(round);
         self.pids.clear();
         self.steps.clear();
-        self.schedule();
+        let Some(terms) = self.terms.as_ref().filter(|terms| !terms.sources.output && !terms.sources.cpu)
+        else {
+            return self.schedule();
+        };
+        // Where there can be no such watch, workers are sampled from the start.
+        self.untouched = self.files.as_ref().and_then(|files| files.first_touch().ok());
+        match self.untouched {
+            Some(_) => self.next = Instant::now().checked_add(terms.grace),
+            None => self.schedule(),
+        }
     }
 
     pub(crate) fn started(&mut self, local_rank: LocalRank, pid: i32) {
@@ -99,7 +111,7 @@ impl TrainingSampler {
 
     /// The workers of the round are gone.
     pub(crate) fn end(&mut self) {
-        (self.round, self.next) = (None, None);
+        (self.round, self.next, self.untouched) = (None, None, None);
         self.pids.clear();
     }
 
@@ -109,19 +121,25 @@ impl TrainingSampler {
     }
 
     /// Waits until the next sample is due. Cancel-safe.
-    pub(crate) async fn due(next: Option<Instant>) {
-        match next {
-            Some(next) => sleep_until(next.into()).await,
-            None => future::pending().await,
+    pub(crate) async fn due(&self) {
+        let sample = async {
+            match self.next {
+                Some(next) => sleep_until(next.into()).await,
+                None => future::pending().await,
+            }
+        };
+        match &self.untouched {
+            Some(untouched) => tokio::select! {
+                () = sample => {}
+                () = untouched.wait() => {}
+            },
+            None => sample.await,
         }
-    }
-
-    pub(crate) fn next(&self) -> Option<Instant> {
-        self.next
     }
 
     /// Takes a sample: a few system calls for each worker, none of which waits.
     pub(crate) fn sample(&mut self) -> Option<Event> {
+        self.untouched = None;
         self.schedule();
         let (round, sources) = (self.round?, self.terms.as_ref()?.sources);
         let watches_others = sources.output || sources.cpu;
