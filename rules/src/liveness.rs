@@ -45,7 +45,7 @@ impl fmt::Display for LossCause {
                     grace.as_secs_f64()
                 )
             }
-            Self::Silent { timeout } => write!(f, "it was silent for {} s", timeout.as_secs_f64()),
+            Self::Silent { timeout } => write!(f, "no heartbeat for {} s", timeout.as_secs_f64()),
             Self::Replaced => {
                 f.write_str("its connection to the job master was broken when a replacement joined")
             }

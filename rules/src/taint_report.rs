@@ -76,17 +76,23 @@ impl CheckedNode {
     }
 }
 
+impl CheckedNode {
+    /// Its number in the check, its host and its address: `node 4 (host-e, 10.0.0.4)`.
+    pub(crate) fn name(&self, number: u32) -> String {
+        let Self { host, ip, .. } = self;
+        if host.is_empty() || host == ip {
+            format!("node {number} ({ip})")
+        } else {
+            format!("node {number} ({host}, {ip})")
+        }
+    }
+}
+
 impl TaintReport {
     /// The name of the node of this number.
     #[must_use]
     pub fn name(&self, number: u32) -> String {
-        match self.nodes.get(number as usize) {
-            Some(CheckedNode { host, ip, .. }) if host.is_empty() || host == ip => {
-                format!("node {number} ({ip})")
-            }
-            Some(CheckedNode { host, ip, .. }) => format!("node {number} ({host}, {ip})"),
-            None => format!("node {number}"),
-        }
+        self.nodes.get(number as usize).map_or_else(|| format!("node {number}"), |node| node.name(number))
     }
 
     /// The name of a rack's switch.

@@ -143,7 +143,7 @@ fn a_master_that_cannot_send_counts_as_dead_and_starts_no_second_round() {
         let _said = job.cluster.await_output(node, GO_ON);
     }
     // It has given them all up.
-    let _said = job.cluster.await_master_log("was lost: it was silent for 6 s");
+    let _said = job.cluster.await_master_log("was lost: no heartbeat for 6 s");
     assert!(world.iter().all(|worker| alive(worker.pid)), "{}", job.cluster.all_output());
     job.heal(&ways);
     let _all = job.world(3, 1, &world);

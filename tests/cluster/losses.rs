@@ -81,7 +81,7 @@ fn a_silent_node_is_lost_and_rejoins_as_a_new_node() {
     let both = job.await_world(2, 1);
     second.signal(Signal::SIGSTOP);
     let _alone = job.await_world(1, 2);
-    let _said = job.await_master_log("127.0.0.2) was lost: it was silent for 6 s");
+    let _said = job.await_master_log("127.0.0.2) was lost: no heartbeat for 6 s");
     assert!(!alive(both[1].pid), "its guard has ended its workers, for its launcher could not");
     second.signal(Signal::SIGCONT);
     let _both = job.await_world(2, 3);

@@ -26,7 +26,7 @@ fn a_node_behind_a_dead_link_is_lost_and_rejoins_as_a_new_node() {
     let all = job.await_world(3, 1);
     network.set_control(2, "down");
     let _two = job.await_world(2, 2);
-    let _said = job.await_master_log("10.77.0.3) was lost: it was silent for 6 s");
+    let _said = job.await_master_log("10.77.0.3) was lost: no heartbeat for 6 s");
     assert!(!support::cluster::alive(all[2].pid), "it has ended its workers itself");
     network.set_control(2, "up");
     let _three = job.await_world(3, 3);

@@ -83,7 +83,9 @@ pub(super) fn cut(
     let mut causes: Vec<String> = elements.iter().map(|it| it.message(&log.policy.names)).collect();
     if causes.is_empty() {
         let (a, b) = never_passed(facts).next().unwrap_or_default();
-        causes.push(format!("tests between node {a} and node {b} failed and never passed"));
+        let names = &log.policy.names;
+        let (a, b) = (names.node(a), names.node(b));
+        causes.push(format!("tests between {a} and {b} failed and never passed"));
     }
     Some(Cut { left_out, message: listed(&causes) })
 }
@@ -97,10 +99,11 @@ fn listed(all: &[String]) -> String {
 impl NetworkElement {
     /// The fault of the element, for a sentence.
     fn message(&self, names: &FabricNames) -> String {
+        let node = |node: &u32| names.node(*node);
         let (rack, pod) = (|rack: &u32| names.rack(*rack), |pod: &u32| names.pod(*pod));
         match self {
-            Self::Node(node) => format!("node {node} is broken"),
-            Self::Link(a, b) => format!("the path between node {a} and node {b} is down"),
+            Self::Node(it) => format!("{} is broken", node(it)),
+            Self::Link(a, b) => format!("the path between {} and {} is down", node(a), node(b)),
             Self::RackPair(a, b) => format!("the path between {} and {} is down", rack(a), rack(b)),
             Self::Uplink(it) => format!("the uplink of {} is down", rack(it)),
             Self::PartialUplink(it) => format!("part of the uplinks of {} is down", rack(it)),

@@ -30,14 +30,16 @@ pub struct Policy {
     pub taint_guard_permille: u32,
     /// How long a round may take.
     pub deadlines: Deadlines,
-    /// The names of racks and pods in sentences.
+    /// The names of nodes, racks and pods in sentences.
     pub names: FabricNames,
 }
 
-/// The names of racks and pods, by the numbers that [`Subject`] has for them. One without a name is
-/// `rack 3`, `pod 3`.
+/// The names of nodes, racks and pods, by the numbers that the check and [`Subject`] have for them. One without a name
+/// is `node 3`, `rack 3`, `pod 3`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FabricNames {
+    /// The nodes, each with its number, for a number alone says little outside the check: `node 3 (host-d, 10.0.0.4)`.
+    pub nodes: Vec<String>,
     /// The racks' switches.
     pub racks: Vec<String>,
     /// The pods' switches.
@@ -45,6 +47,15 @@ pub struct FabricNames {
 }
 
 impl FabricNames {
+    pub(super) fn node(&self, node: u32) -> String {
+        self.nodes.get(node as usize).cloned().unwrap_or_else(|| format!("node {node}"))
+    }
+
+    /// `node 4 and node 7`.
+    pub(super) fn all_of(&self, nodes: &[u32]) -> String {
+        nodes.iter().map(|node| self.node(*node)).collect::<Vec<_>>().join(" and ")
+    }
+
     pub(super) fn rack(&self, rack: u32) -> String {
         self.racks.get(rack as usize).cloned().unwrap_or_else(|| format!("rack {rack}"))
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Baseline, ComputeKind, Cut, Evidence, NodeVerdict, TestRecord, TestResult,
+    Baseline, ComputeKind, Cut, Evidence, FabricNames, NodeVerdict, TestRecord, TestResult,
     check_log::CheckLog,
     compute::{self, ComputeRatio},
     facts::{Facts, TestEvidence, tests},
@@ -57,6 +57,7 @@ pub(super) fn evidence(
     ratio: Option<ComputeRatio>,
     cut: Option<&Cut>,
 ) -> Vec<Evidence> {
+    let names = &log.policy.names;
     match verdict {
         NodeVerdict::Healthy => Vec::new(),
         NodeVerdict::LocalFault(fault) => {
@@ -82,15 +83,15 @@ pub(super) fn evidence(
                 .filter_map(|test_evidence| with_good_partner(log, facts, number, test_evidence))
                 .collect();
             if *verdict == NodeVerdict::Flaky {
-                evidence.extend(passes(number, tests));
+                evidence.extend(passes(names, number, tests));
             }
             if *verdict == NodeVerdict::Fault {
-                evidence.extend(died(number, tests));
+                evidence.extend(died(names, number, tests));
             }
             evidence
         }
         NodeVerdict::Unreachable => unreachable(log, facts, number, tests, cut),
-        NodeVerdict::Inconclusive => inconclusive(facts, number, tests),
+        NodeVerdict::Inconclusive => inconclusive(names, facts, number, tests),
     }
 }
 
@@ -102,8 +103,9 @@ fn unreachable(
     tests: &[Listed<'_>],
     cut: Option<&Cut>,
 ) -> Vec<Evidence> {
+    let names = &log.policy.names;
     let rack = log.racks.get(log.rack(number) as usize).copied().unwrap_or(0);
-    let rack = log.policy.names.rack(rack);
+    let rack = names.rack(rack);
     let why = match cut {
         Some(cut) => cut.message.clone(),
         None if facts.racks.is_leaf_dead(log.rack(number)) => {
@@ -124,7 +126,7 @@ fn unreachable(
     let failed = tests.iter().filter(|(_, _, judged)| judged.result == TestResult::Fail);
     let tell = |(round, test, _): &Listed<'_>| {
         let partners: Vec<u32> = others(test, number).collect();
-        let message = format!("failed with {}: {}", names(&partners), reason(test, number));
+        let message = format!("failed with {}: {}", names.all_of(&partners), reason(names, test, number));
         Evidence { round: index(*round), partners, message }
     };
     told.extend(failed.take(MAX_LISTED).map(tell));
@@ -139,12 +141,13 @@ fn with_good_partner(
     test_evidence: &TestEvidence,
 ) -> Option<Evidence> {
     let test = log.rounds.get(test_evidence.round)?.tests.get(test_evidence.test)?;
-    let partner = format!("node {}, which is verified", test_evidence.partner);
+    let names = &log.policy.names;
+    let partner = format!("{}, which is verified", names.node(test_evidence.partner));
     let message = if test_evidence.is_fail {
-        format!("failed with {partner}: {}", reason(test, number))
+        format!("failed with {partner}: {}", reason(names, test, number))
     } else {
         let judged = facts.judged.get(test_evidence.round)?.get(test_evidence.test)?;
-        slow_message(number, &partner, test, *judged)
+        slow_message(names, number, &partner, test, *judged)
     };
     Some(Evidence { round: index(test_evidence.round), partners: vec![test_evidence.partner], message })
 }
@@ -154,8 +157,10 @@ fn compute_message(log: &CheckLog, number: u32, ratio: ComputeRatio) -> String {
     let ComputeRatio { shortest, others, lowest, samples, .. } = ratio;
     let mean = Duration::try_from_secs_f64(others.value).unwrap_or(Duration::MAX);
     let outliers = compute::outliers(log, number, others, MAX_LISTED);
-    let named: Vec<String> =
-        outliers.iter().map(|(node, time)| format!("node {node} ({})", millis(*time))).collect();
+    let named: Vec<String> = outliers
+        .iter()
+        .map(|(node, time)| format!("{} ({})", log.policy.names.node(*node), millis(*time)))
+        .collect();
     let more = match others.left_out as usize - outliers.len() {
         0 => String::new(),
         more => format!(" and {more} more"),
@@ -176,7 +181,13 @@ fn compute_message(log: &CheckLog, number: u32, ratio: ComputeRatio) -> String {
 }
 
 /// `took 400.0 ms with node 4, ...: 4.00 times the mean of what 6 other nodes take between racks, 100.0 ms`.
-fn slow_message(number: u32, partner: &str, test: &TestRecord, judged: Judged) -> String {
+fn slow_message(
+    names: &FabricNames,
+    number: u32,
+    partner: &str,
+    test: &TestRecord,
+    judged: Judged,
+) -> String {
     let took = test.comm.map_or_else(String::new, millis);
     let against = match (judged.ratio, judged.baseline) {
         (Some(ratio), Some(Baseline { time, counted: nodes, left_out, of_all })) => {
@@ -197,20 +208,23 @@ fn slow_message(number: u32, partner: &str, test: &TestRecord, judged: Judged) -
         }
         _ => String::new(),
     };
-    let cut =
-        if test.result == TestResult::Slow { format!("; {}", reason(test, number)) } else { String::new() };
+    let cut = if test.result == TestResult::Slow {
+        format!("; {}", reason(names, test, number))
+    } else {
+        String::new()
+    };
     format!("took {took} with {partner}{against}{cut}")
 }
 
 /// It passed before it failed.
-fn died(number: u32, tests: &[Listed<'_>]) -> Option<Evidence> {
+fn died(names: &FabricNames, number: u32, tests: &[Listed<'_>]) -> Option<Evidence> {
     let (round, test, _) = tests.iter().rev().find(|(_, _, judged)| judged.works)?;
     let (_, failed, _) =
         tests.iter().find(|(at, _, judged)| at > round && judged.result == TestResult::Fail)?;
     let partners: Vec<u32> = others(test, number).collect();
     let message = format!(
         "passed with {} at {:.2} s, failed at {:.2} s and later",
-        names(&partners),
+        names.all_of(&partners),
         test.ended.as_secs_f64(),
         failed.ended.as_secs_f64()
     );
@@ -218,17 +232,17 @@ fn died(number: u32, tests: &[Listed<'_>]) -> Option<Evidence> {
 }
 
 /// The passes of a flaky node.
-fn passes(number: u32, tests: &[Listed<'_>]) -> Option<Evidence> {
+fn passes(names: &FabricNames, number: u32, tests: &[Listed<'_>]) -> Option<Evidence> {
     let mut passed = tests.iter().filter(|(_, _, judged)| judged.works);
     let (round, test, _) = passed.next()?;
     let partners: Vec<u32> = others(test, number).collect();
     let further = passed.count();
     let message =
-        format!("also passed with {}, and in {}", names(&partners), counted(further, "further test"));
+        format!("also passed with {}, and in {}", names.all_of(&partners), counted(further, "further test"));
     Some(Evidence { round: index(*round), partners, message })
 }
 
-fn inconclusive(facts: &Facts, number: u32, tests: &[Listed<'_>]) -> Vec<Evidence> {
+fn inconclusive(names: &FabricNames, facts: &Facts, number: u32, tests: &[Listed<'_>]) -> Vec<Evidence> {
     if tests.is_empty() {
         let message = "was not tested: no other node was left".to_owned();
         return vec![Evidence { round: None, partners: Vec::new(), message }];
@@ -243,10 +257,10 @@ fn inconclusive(facts: &Facts, number: u32, tests: &[Listed<'_>]) -> Vec<Evidenc
             [_] => "which is also unverified",
             _ => "of which any two may be at fault",
         };
-        let partner = format!("{}, {doubt}", names(&partners));
+        let partner = format!("{}, {doubt}", names.all_of(&partners));
         let message = match judged.result {
-            TestResult::Fail => format!("failed with {partner}: {}", reason(test, number)),
-            TestResult::Pass | TestResult::Slow => slow_message(number, &partner, test, *judged),
+            TestResult::Fail => format!("failed with {partner}: {}", reason(names, test, number)),
+            TestResult::Pass | TestResult::Slow => slow_message(names, number, &partner, test, *judged),
         };
         Evidence { round: index(*round), partners, message }
     };
@@ -257,18 +271,12 @@ fn others(test: &TestRecord, number: u32) -> impl Iterator<Item = u32> {
     test.members.iter().copied().filter(move |member| *member != number)
 }
 
-/// `node 4 and node 7`.
-fn names(nodes: &[u32]) -> String {
-    let names: Vec<String> = nodes.iter().map(|node| format!("node {node}")).collect();
-    names.join(" and ")
-}
-
 /// Why a test did not pass, by this member, which knows most of itself; else by another.
-fn reason(test: &TestRecord, number: u32) -> String {
+fn reason(names: &FabricNames, test: &TestRecord, number: u32) -> String {
     let own = test.reasons.iter().find(|(node, _)| *node == number);
     match own.or_else(|| test.reasons.first()) {
         Some((node, reason)) if *node == number => reason.clone(),
-        Some((node, reason)) => format!("node {node}: {reason}"),
+        Some((node, reason)) => format!("{}: {reason}", names.node(*node)),
         None => "no reason was given".to_owned(),
     }
 }

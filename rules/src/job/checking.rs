@@ -141,8 +141,6 @@ impl Job {
         self.checks = self.checks.saturating_add(1);
         let seed = seed_of(self.name().map_or("", |name| &name.0), number);
         let mut policy = terms.policy(seed, self.policy.taint_guard_permille);
-        policy.names = FabricNames { racks: rack_names.clone(), pods: pod_names.clone() };
-        let (check, steps) = NetworkCheck::new(policy, now, subjects);
         let numbers = (0..).zip(&members).map(|(number, member)| (member.clone(), number)).collect();
         let count = count(members.len());
         let hangs = racks.into_iter().zip(pods).zip(&machines);
@@ -151,7 +149,13 @@ impl Job {
                 let seen_before = self.check_history.has(machine);
                 CheckedNode::new(request, partner.name.rank, partner.address.clone(), place, seen_before)
             });
-        let nodes = nodes.collect();
+        let nodes: Vec<CheckedNode> = nodes.collect();
+        policy.names = FabricNames {
+            nodes: (0..).zip(&nodes).map(|(number, node)| node.name(number)).collect(),
+            racks: rack_names.clone(),
+            pods: pod_names.clone(),
+        };
+        let (check, steps) = NetworkCheck::new(policy, now, subjects);
         self.phase = Phase::Checking(Box::new(Checking {
             number,
             members,

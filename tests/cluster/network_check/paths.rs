@@ -23,10 +23,9 @@ fn one_of(count: usize, bad: usize, fault: Fault, words: &str) {
         assert!(output.contains("\n  Check first: this node's network interface, cable, driver"), "{output}");
         for witness in &witnesses {
             let address = data_address(*witness);
-            let seen =
-                format!("failed with node {witness}, which is verified: cannot connect to peer {address}:");
+            assert!(output.contains(&format!("failed with node {witness} (")), "{output}");
+            let seen = format!(", {address}), which is verified: cannot connect to peer {address}:");
             assert!(output.contains(&seen), "{output}");
-            assert!(output.contains(&format!(", {address})")), "{output}");
         }
         assert_eq!(output.matches(words).count(), witnesses.len(), "{output}");
     }

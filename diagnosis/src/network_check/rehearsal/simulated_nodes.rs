@@ -221,7 +221,7 @@ impl<'a> SimulatedNodes<'a> {
             ScheduledEvent::Lost { node } => {
                 return Some(Event::NodeLost {
                     node,
-                    reason: "it was silent for 2 s".to_owned(),
+                    reason: "no heartbeat for 2 s".to_owned(),
                     is_announced: false,
                 });
             }

@@ -144,11 +144,6 @@ impl Job {
     fn exclusion(report: &TaintReport, number: u32) -> Option<Exclusion> {
         let finding = report.outcome.nodes.get(number as usize).filter(|finding| finding.excluded)?;
         let mut message: Vec<String> = finding.evidence.iter().map(|it| it.message.clone()).collect();
-        let partners: BTreeSet<u32> = finding.evidence.iter().flat_map(|it| it.partners.clone()).collect();
-        let partners: Vec<String> = partners.into_iter().take(NAMED).map(|it| report.name(it)).collect();
-        if !partners.is_empty() {
-            message.push(format!("it was tested with {}", partners.join(", ")));
-        }
         if let NodeVerdict::LocalFault(fault) = &finding.verdict {
             message = vec![format!("{}: {}", fault.component, fault.reason)];
         }

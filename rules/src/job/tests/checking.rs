@@ -219,7 +219,7 @@ fn two_nodes_that_fail_together_end_the_job_untainted_by_default() {
     };
     let failed = of(OnInconclusive::Fail);
     let Some(JobFailure::Inconclusive { of: 2, nodes: 2, why, .. }) = failed.end() else { panic!() };
-    assert_eq!(why, "failed with node 1, which is also unverified: connection refused");
+    assert_eq!(why, "failed with node 1 (host-b, 10.0.0.2), which is also unverified: connection refused");
     let left_out = |ring: &Ring| ring.reports[0].outcome.nodes.iter().filter(|it| it.excluded).count();
     assert_eq!(left_out(&failed), 0);
     let proceeds = of(OnInconclusive::Proceed);

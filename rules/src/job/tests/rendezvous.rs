@@ -313,7 +313,7 @@ fn only_the_host_of_this_round_opens_its_store() {
 
 #[test]
 fn a_silent_host_is_lost_and_does_not_delay_the_others() {
-    let silent = "it was silent for 60 s";
+    let silent = "no heartbeat for 60 s";
     let mut test = Test::new(policy(), terms(2, 2));
     assert_eq!(test.join_as("a", 0), []);
     assert_eq!(test.at(590).join_as("b", 1), placed(0, &["a", "b"]));

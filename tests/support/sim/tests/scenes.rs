@@ -223,7 +223,7 @@ fn a_frozen_node_is_lost_and_comes_back_as_a_newcomer() {
     let (_, report) = at(plan, &[(20, Fault::Freeze { slot: 2, lasts: SECOND * 60 })]);
     assert_eq!(report.verdict, Some(JobVerdict::Succeeded));
     assert_eq!(rounds(&report), [(3, 3), (2, 2), (3, 3)]);
-    assert!(losses(&report)[0].contains("it was silent for 15 s"), "{:?}", report.log);
+    assert!(losses(&report)[0].contains("no heartbeat for 15 s"), "{:?}", report.log);
     let lives: Vec<_> = report.spawned.iter().filter(|it| it.slot == 2).map(|it| &it.node).collect();
     assert_eq!(lives.len(), 2);
     assert_eq!(lives[0], lives[1], "it is the same launcher");
