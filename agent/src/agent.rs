@@ -422,7 +422,8 @@ impl Agent {
             Effect::DumpStacks { assignment, episode } => {
                 let node = self.config.node_id.clone();
                 let of = (node, self.attributes.host_name.as_str(), self.launcher_id.to_string());
-                self.training.dump(&assignment, episode, of, self.master.messages.clone());
+                let to = (self.master.messages.clone(), self.input_sender.clone());
+                self.training.dump(&assignment, episode, of, to);
             }
             Effect::AcknowledgeEnd => self.send_to_master(ToMaster::AcknowledgeEnd),
             Effect::Prepare { assignment, attempt } => self.prepare(assignment, attempt),

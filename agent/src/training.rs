@@ -17,7 +17,10 @@ use rules::{
     world::Assignment,
 };
 use stacks::{RankDump, Thread};
-use tokio::{sync::mpsc::UnboundedSender, time::sleep_until};
+use tokio::{
+    sync::mpsc::{Sender, UnboundedSender},
+    time::sleep_until,
+};
 use tracing::warn;
 
 use crate::{
@@ -144,13 +147,14 @@ impl TrainingSampler {
         Some(Event::TrainingSampled { round, samples })
     }
 
-    /// Takes the stacks of all workers of the assignment and sends them to the master, in a task of its own.
-    pub(crate) fn dump(
+    /// Takes the stacks of all workers of the assignment and sends them to the master, in a task of its own. An event
+    /// follows.
+    pub(crate) fn dump<E: From<Event> + Send + 'static>(
         &self,
         assignment: &Assignment,
         episode: u32,
         (node, host, launcher_id): (NodeId, &str, String),
-        messages: UnboundedSender<ToMaster>,
+        (messages, events): (UnboundedSender<ToMaster>, Sender<E>),
     ) {
         let (mut targets, mut gone) = (Vec::new(), Vec::new());
         let world_size = assignment.world_size;
@@ -177,6 +181,7 @@ impl TrainingSampler {
             for part in parts(&dumps, &node, episode) {
                 let _ended = messages.send(ToMaster::Stacks(part));
             }
+            let _gone = events.send(Event::StacksTaken.into()).await;
         });
     }
 }
