@@ -76,6 +76,7 @@ fn a_failed_rendezvous_has_its_own_code_with_dlrovers_master_only() {
         waited,
         missing: Some([NodeRank(1)].into_iter().collect()),
         losses,
+        refused: None,
     };
     let settings = RunSettings { title: "t.py".into(), program: "/bin/python3".into(), max_restarts: 1 };
     for failure in [away, Failure::Job(too_few)] {
