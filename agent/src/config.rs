@@ -65,8 +65,6 @@ pub struct AgentConfig {
     pub logs: LogConfig,
     /// Python workers count the optimizer steps of torch by themselves.
     pub counts_steps: bool,
-    /// Where this node's stacks are written in a hang: the first that takes files.
-    pub stack_folders: Vec<PathBuf>,
     /// How worker environments are made.
     pub env: EnvConfig,
     /// CPUs each local rank may run on, by local rank; empty: no binding.

@@ -5,44 +5,39 @@
 //! the agent gets [`Event::MasterBack`] and reports its state again.
 
 mod connect;
+mod error;
 mod members;
+mod send;
 
 use std::{
     sync::Arc,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
-use diagnosis::gpus::Inventory;
 use master_proto::{
-    convert::{
-        ConvertError, Payload, StacksPart, StreamMessage, check_report, cut, detail_report, end_report,
-        inventory_report, join_request, training_report,
-    },
+    convert::{Payload, StreamMessage},
     pb::{self, master_client::MasterClient},
     trust::{NodeSecret, TOKEN_REQUIRED},
 };
-use rules::{
-    Moment, NodeId, NodeRank, Round,
-    check_order::CheckReport,
-    job::{Claim, NodeEnd},
-    node::JoinRequest,
-    push::Push,
-    root_cause::FailureDetail,
-    training::TrainingReport,
-    worker_group::Event,
-};
+use rules::{Moment, NodeId, NodeRank, Round, chain, push::Push, worker_group::Event};
 use tokio::{
     sync::mpsc,
     task::JoinHandle,
     time::{sleep, timeout},
 };
-use tonic::{Code, Status, Streaming, transport::Channel};
+use tonic::{Status, Streaming, transport::Channel};
 use tracing::warn;
 
-pub(crate) use self::connect::Connector;
-pub use self::connect::{ConnectError, MasterAt};
+use self::error::LinkError;
+pub(crate) use self::{
+    connect::Connector,
+    error::{has_no_grpc_status, web_server_at},
+};
+pub use self::{
+    connect::{ConnectError, MasterAt},
+    send::ToMaster,
+};
 use crate::{questions::QuestionState, store_host::Allowed};
-use rules::chain;
 
 /// How long the master may take to acknowledge a call. It only records it; what follows is pushed.
 const CALL: Duration = Duration::from_secs(10);
@@ -59,101 +54,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// The longest pause. Together with the time of an attempt it is shorter than a restarted master waits:
 /// [`rules::liveness::LONGEST_GAP`].
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
-/// A message of the agent to the master.
-#[derive(Debug)]
-pub enum ToMaster {
-    /// Requests a node rank.
-    Join(JoinRequest),
-    /// Reports the state of this node.
-    Resume(JoinRequest, Claim),
-    /// The store of a round is open.
-    Hosting { round: Round, master_addr: Option<String>, master_port: u16 },
-    /// The accelerators of this node.
-    Inventory(Box<Inventory>),
-    /// The result of a test, or its progress.
-    Checked { report: CheckReport, is_progress: bool },
-    /// Workers failed; the first of them ended at this time since 1970, if that is known. With `has_detail`, more is to
-    /// be said of it.
-    Failure { round: Round, reason: String, gives_up: bool, has_detail: bool, noticed: Option<Duration> },
-    /// What is known of the worker that failed first.
-    Detail { round: Round, detail: Box<FailureDetail> },
-    /// The progress of the workers.
-    Training(TrainingReport),
-    /// A part of their stacks.
-    Stacks(StacksPart),
-    /// This node has ended.
-    End(NodeEnd),
-    /// Acknowledges the end of the job.
-    AcknowledgeEnd,
-}
-
-/// Why a stream ended, or could not be opened.
-#[derive(Debug, thiserror::Error)]
-enum LinkError {
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-    #[error("the job master at {at} did not answer within {} s", timeout.as_secs_f64())]
-    Silent { at: String, timeout: Duration },
-    #[error(
-        "something accepts connections at {at} and does not answer: if another program has the port, choose another port"
-    )]
-    Mute { at: String },
-    #[error("the job master at {at} rejected the request: {}", status.message())]
-    Refused { at: String, status: Status },
-    #[error("the job master at {at} closed the connection")]
-    BrokeOff { at: String },
-    #[error(
-        "the peer at {at} speaks torchrun's rendezvous (the TCPStore protocol) and is not a job master; all nodes of \
-         a job need the same launcher: start dlrover-run there too"
-    )]
-    Torchrun { at: String },
-    #[error("{}", web_server_at(at))]
-    WebServer { at: String },
-    #[error("the job master at {at} does not know this node any more")]
-    Forgotten { at: String },
-    #[error("the job master at {at} sent an invalid message")]
-    InvalidPush {
-        at: String,
-        #[source]
-        source: ConvertError,
-    },
-}
-
-/// An answer that is not gRPC's: tonic derives its status from HTTP's.
-pub(crate) fn has_no_grpc_status(status: &Status) -> bool {
-    status.message().starts_with("grpc-status header missing")
-}
-
-pub(crate) fn web_server_at(at: &str) -> String {
-    format!(
-        "a web server or a proxy answers at {at}, and not a job master: give the address at which the job's nodes meet, \
-         or choose a port that is free"
-    )
-}
-
-impl LinkError {
-    /// Whether another attempt would fail the same way. A master that once accepted this node may be restarted with
-    /// its old settings; an invalid message never becomes valid.
-    fn is_final(&self, was_open_once: bool) -> bool {
-        match self {
-            Self::Connect(error) => error.is_final() && !was_open_once,
-            Self::Refused { status, .. } => match status.code() {
-                Code::InvalidArgument => true,
-                Code::FailedPrecondition | Code::Unauthenticated | Code::Unimplemented => !was_open_once,
-                _ => false,
-            },
-            Self::Silent { .. }
-            | Self::Mute { .. }
-            | Self::BrokeOff { .. }
-            | Self::Torchrun { .. }
-            // A proxy answers so while the master behind it has yet to start.
-            | Self::WebServer { .. }
-            | Self::Forgotten { .. }
-            | Self::InvalidPush { .. } => false,
-        }
-    }
-}
 
 /// The message queue and its task, which ends when the sender is dropped and all messages were sent.
 #[derive(Debug)]
@@ -511,110 +411,6 @@ impl<E: From<Event>> MasterConnection<E> {
             Payload::Push(push) => Some(Event::Pushed(push)),
         }
     }
-
-    async fn send(
-        &mut self,
-        client: &mut MasterClient<Channel>,
-        message: ToMaster,
-        Welcome { session, .. }: Welcome,
-    ) -> Result<Option<AgentGone>, LinkError> {
-        let node_id = self.node.0.clone();
-        match message {
-            ToMaster::Join(request) => {
-                let request = pb::JoinRequest { session: Some(session), ..join_request(request) };
-                self.connector.answered(client.join(self.connector.signed(request))).await?;
-            }
-            ToMaster::Resume(request, claim) => {
-                let mut request = pb::ResumeRequest::from((request, claim));
-                if let Some(node) = &mut request.node {
-                    node.session = Some(session);
-                }
-                self.connector.answered(client.resume(self.connector.signed(request))).await?;
-            }
-            ToMaster::Hosting { round, master_addr, master_port } => {
-                let report = pb::HostingReport {
-                    node_id,
-                    round: round.0,
-                    master_addr,
-                    master_port: u32::from(master_port),
-                };
-                self.connector.answered(client.report_hosting(self.connector.signed(report))).await?;
-            }
-            ToMaster::Inventory(inventory) => {
-                let report = inventory_report(node_id, &inventory);
-                self.connector.answered(client.report_inventory(self.connector.signed(report))).await?;
-            }
-            ToMaster::Checked { report, is_progress } => {
-                let report = check_report(node_id, report, is_progress);
-                self.connector.answered(client.report_check(self.connector.signed(report))).await?;
-            }
-            ToMaster::Failure { round, reason, gives_up, has_detail, noticed } => {
-                let (round, reason) = (round.0, cut(reason));
-                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                let age = noticed.map_or(Duration::ZERO, |noticed| now.saturating_sub(noticed));
-                let age_micros = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
-                let report = pb::FailureReport { node_id, round, reason, gives_up, has_detail, age_micros };
-                self.connector.answered(client.report_failure(self.connector.signed(report))).await?;
-            }
-            ToMaster::Detail { round, detail } => {
-                let report = detail_report(node_id, round, *detail);
-                self.connector.answered(client.report_detail(self.connector.signed(report))).await?;
-            }
-            ToMaster::Training(report) => {
-                let report = training_report(node_id, report);
-                self.connector.answered(client.report_training(self.connector.signed(report))).await?;
-            }
-            ToMaster::Stacks(part) => {
-                let part = pb::StacksPart::from(part);
-                self.connector.answered(client.report_stacks(self.connector.signed(part))).await?;
-            }
-            ToMaster::End(end) => {
-                let is_farewell = !matches!(end, NodeEnd::Succeeded { .. });
-                let report = end_report(&self.node, end);
-                self.connector.answered(client.report_end(self.connector.signed(report))).await?;
-                if is_farewell {
-                    return Ok(self.emit(Event::EndNoted).await);
-                }
-            }
-            ToMaster::AcknowledgeEnd => {
-                let message = pb::EndAcknowledgement { node_id };
-                self.connector.answered(client.acknowledge_end(self.connector.signed(message))).await?;
-            }
-        }
-        Ok(None)
-    }
-}
-
-impl Connector {
-    async fn answered<T>(
-        &self,
-        call: impl Future<Output = Result<tonic::Response<T>, Status>>,
-    ) -> Result<T, LinkError> {
-        self.answered_within(CALL, call).await
-    }
-
-    async fn answered_within<T>(
-        &self,
-        timeout: Duration,
-        call: impl Future<Output = Result<tonic::Response<T>, Status>>,
-    ) -> Result<T, LinkError> {
-        match tokio::time::timeout(timeout, call).await {
-            Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) => Err(self.refused(status)),
-            Err(_) => Err(LinkError::Silent { at: self.to_string(), timeout }),
-        }
-    }
-
-    /// Texts of the transport are not useful in a message; those of the master are.
-    fn refused(&self, status: Status) -> LinkError {
-        let at = self.to_string();
-        match status.code() {
-            Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal | Code::Ok => {
-                LinkError::BrokeOff { at }
-            }
-            _ => LinkError::Refused { at, status },
-        }
-    }
 }
 
 /// A random time between half of it and all of it, so that a thousand agents do not reconnect at the same moment.
@@ -626,76 +422,4 @@ fn jittered(pause: Duration) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parts(master: MasterAt) -> LinkParts {
-        let (secret, question_state, started) =
-            (NodeSecret::new("of a node"), Arc::default(), Instant::now());
-        LinkParts { master, secret, allowed: None, question_state, started }
-    }
-
-    /// The network is back: the current attempt fails because its data is not acknowledged in time, a pause follows,
-    /// and the next attempt succeeds.
-    #[test]
-    fn a_node_reconnects_within_the_gap_that_a_master_waits_for() {
-        let gap = connect::ACKNOWLEDGE + connect::CONNECT + LONGEST_PAUSE;
-        assert!(gap < rules::liveness::LONGEST_GAP, "{gap:?}");
-    }
-
-    #[tokio::test]
-    async fn a_torchrun_at_the_address_is_named() {
-        let listeners = store::bind_loopback(0).unwrap();
-        let port = listeners[0].local_addr().unwrap().port();
-        let _torchruns = store::StoreServer::start(listeners, store::Limits::default()).unwrap();
-        let master =
-            MasterAt { host: "127.0.0.1".into(), port, trust: master_proto::trust::Trust::default() };
-        let (events, mut received) = mpsc::channel::<Event>(16);
-        let _link = start(parts(master), events);
-        let Some(Event::MasterAway { reason }) = received.recv().await else { panic!("it is no master") };
-        assert!(
-            reason.contains(&format!("the peer at 127.0.0.1:{port} speaks torchrun's rendezvous")),
-            "{reason}"
-        );
-    }
-
-    #[tokio::test]
-    async fn a_port_that_accepts_and_says_nothing_is_named_within_seconds() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let master =
-            MasterAt { host: "127.0.0.1".into(), port, trust: master_proto::trust::Trust::default() };
-        let (events, mut received) = mpsc::channel::<Event>(16);
-        let _link = start(parts(master), events);
-        let event = timeout(CALL - Duration::from_secs(1), received.recv()).await;
-        let Ok(Some(Event::MasterAway { reason })) = event else { panic!("it is no master") };
-        assert!(
-            reason.starts_with(&format!(
-                "something accepts connections at 127.0.0.1:{port} and does not answer"
-            )),
-            "{reason}"
-        );
-        drop(listener);
-    }
-
-    #[tokio::test]
-    async fn a_port_that_only_disconnects_is_not_called_a_torchrun() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let _hangs_up = tokio::spawn(async move { while listener.accept().await.is_ok() {} });
-        let master =
-            MasterAt { host: "127.0.0.1".into(), port, trust: master_proto::trust::Trust::default() };
-        let (events, mut received) = mpsc::channel::<Event>(16);
-        let _link = start(parts(master), events);
-        let Some(Event::MasterAway { reason }) = received.recv().await else { panic!("it is no master") };
-        assert!(!reason.contains("torchrun"), "{reason}");
-    }
-
-    #[test]
-    fn a_pause_is_never_longer_than_given() {
-        for _ in 0..100 {
-            let pause = jittered(LONGEST_PAUSE);
-            assert!(LONGEST_PAUSE / 2 <= pause && pause <= LONGEST_PAUSE, "{pause:?}");
-        }
-    }
-}
+mod tests;

@@ -17,7 +17,10 @@ use rules::{
     world::Assignment,
 };
 use stacks::{RankDump, Thread};
-use tokio::{sync::mpsc::UnboundedSender, time::sleep_until};
+use tokio::{
+    sync::mpsc::{Sender, UnboundedSender},
+    time::sleep_until,
+};
 use tracing::warn;
 
 use crate::{
@@ -162,13 +165,14 @@ impl TrainingSampler {
         Some(Event::TrainingSampled { round, samples })
     }
 
-    /// Takes the stacks of all workers of the assignment and sends them to the master, in a task of its own.
-    pub(crate) fn dump(
+    /// Takes the stacks of all workers of the assignment and sends them to the master, in a task of its own. An event
+    /// follows.
+    pub(crate) fn dump<E: From<Event> + Send + 'static>(
         &self,
         assignment: &Assignment,
         episode: u32,
         (node, host, launcher_id): (NodeId, &str, String),
-        messages: UnboundedSender<ToMaster>,
+        (messages, events): (UnboundedSender<ToMaster>, Sender<E>),
     ) {
         let (mut targets, mut gone) = (Vec::new(), Vec::new());
         let world_size = assignment.world_size;
@@ -190,11 +194,13 @@ impl TrainingSampler {
         let program = ProbeProgram { launcher_id: Some(launcher_id), ..ProbeProgram::default() };
         tokio::spawn(async move {
             let plan = StacksPlan { targets, native: true, limit: DUMP_LIMIT, program };
-            let mut dumps = take_stacks(plan).await;
+            // A task of its own: whatever becomes of it, this node takes orders again.
+            let mut dumps = tokio::spawn(take_stacks(plan)).await.unwrap_or_default();
             dumps.extend(gone);
             for part in parts(&dumps, &node, episode) {
                 let _ended = messages.send(ToMaster::Stacks(part));
             }
+            let _gone = events.send(Event::StacksTaken.into()).await;
         });
     }
 }

@@ -8,6 +8,7 @@ use clap::{ArgAction, builder::NonEmptyStringValueParser, value_parser};
 use launcher::{
     environment::Environment,
     failure::{FAILED, SUCCEEDED, USAGE},
+    resolve::stack_folder,
 };
 use probes::{ProbeProgram, StackTarget, StacksPlan, take_stacks};
 use stacks::RankDump;
@@ -112,7 +113,7 @@ fn folder(
         stack_folder::prepare(path)?;
         return Ok(path.clone());
     }
-    let usual = stack_folder::usual(env);
+    let usual = stack_folder(env);
     match stack_folder::prepare(&usual) {
         Ok(()) => Ok(usual),
         Err(error) => {

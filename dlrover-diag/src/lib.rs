@@ -20,7 +20,7 @@ use agent::plain;
 use clap::Parser;
 
 use launcher::{
-    clap_error,
+    clap_error, completion,
     environment::Environment,
     failure::{FAILED, print_line},
     version::VERSION,
@@ -45,6 +45,10 @@ enum Subcommand {
     Rehearse(Box<rehearse::Arguments>),
     Topo(topo::Arguments),
     Switchbox(switchbox::Arguments),
+    /// Prints a completion script for a shell
+    Completion {
+        shell: completion::Shell,
+    },
 }
 
 /// All subcommands and arguments, as `clap` knows them.
@@ -74,6 +78,7 @@ pub fn main() -> ExitCode {
             Subcommand::Rehearse(arguments) => rehearse::main(&arguments),
             Subcommand::Topo(arguments) => topo::main(&arguments, env),
             Subcommand::Switchbox(arguments) => switchbox::main(&arguments, env),
+            Subcommand::Completion { shell } => completion::answer(shell, command()),
         },
     }
 }

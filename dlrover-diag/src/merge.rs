@@ -10,6 +10,7 @@ use std::{
 use launcher::{
     environment::Environment,
     failure::{FAILED, SUCCEEDED},
+    resolve::stack_folder,
 };
 use stacks::{
     Merged, RankDump,
@@ -68,7 +69,7 @@ pub(super) fn main(arguments: &Arguments, env: Environment<'_>) -> ExitCode {
 }
 
 fn answer(arguments: &Arguments, env: Environment<'_>) -> Result<String, MergeError> {
-    let path = arguments.path.clone().unwrap_or_else(|| stack_folder::usual(env));
+    let path = arguments.path.clone().unwrap_or_else(|| stack_folder(env));
     let (dumps, mut notes) = dumps(&path)?;
     let sizes = Merged::of(&dumps).world_sizes;
     if sizes.len() > 1 {

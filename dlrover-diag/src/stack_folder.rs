@@ -1,18 +1,13 @@
-//! The folder of stacks: where it is, what is written there, and what is said about it.
+//! The folder of stacks: what is written there, and what is said about it.
 
 use std::{
-    fs::{self, OpenOptions},
-    io::{self, Write as _},
+    fs, io,
     path::{Path, PathBuf},
 };
 
-use launcher::environment::Environment;
+use processes::file_replacement::{check_replaceable, replace_unsynced};
 use serde_json::{Value, json};
 use stacks::{RankDump, Verdict, files};
-
-/// The variable of xpu_timer that names the folder, and its default.
-const VARIABLE: &str = "XPU_TIMER_TIMELINE_PATH";
-const DEFAULT: &str = "/root/timeline";
 
 /// The version of the JSON documents.
 const SCHEMA: &str = "dlrover.stacks/v1";
@@ -26,42 +21,17 @@ pub(super) enum FolderError {
     Write(PathBuf, #[source] io::Error),
 }
 
-/// The folder that the environment names, or the usual one.
-pub(super) fn usual(env: Environment<'_>) -> PathBuf {
-    env.get_filled(VARIABLE).map_or_else(|| PathBuf::from(DEFAULT), PathBuf::from)
-}
-
 /// Makes a folder, and checks that files can be made in it.
 pub(super) fn prepare(folder: &Path) -> Result<(), FolderError> {
     fs::create_dir_all(folder).map_err(|error| FolderError::Make(folder.to_owned(), error))?;
-    let probe = temporary(folder, "writable");
-    OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(&probe)
-        .and_then(|_| fs::remove_file(&probe))
-        .map_err(|error| FolderError::Write(folder.to_owned(), error))
-}
-
-/// A name that no other process uses. A folder may be on a file server that several nodes write to.
-fn temporary(folder: &Path, name: &str) -> PathBuf {
-    let host = crate::dump::hostname();
-    folder.join(format!(".{name}.{host}.{}", std::process::id()))
+    let check = check_replaceable(&folder.join("stacks"));
+    check.map_err(|error| FolderError::Write(folder.to_owned(), error))
 }
 
 /// Writes a file whole or not at all: another program may be reading the one of before.
 pub(super) fn write(folder: &Path, name: &str, content: &str) -> Result<(), FolderError> {
-    let temporary = temporary(folder, name);
-    let written = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(&temporary)
-        .and_then(|mut file| file.write_all(content.as_bytes()))
-        .and_then(|()| fs::rename(&temporary, folder.join(name)));
-    written.map_err(|error| {
-        let _not_there = fs::remove_file(&temporary);
-        FolderError::Write(folder.join(name), error)
-    })
+    let path = folder.join(name);
+    replace_unsynced(&path, content.as_bytes()).map_err(|error| FolderError::Write(path, error))
 }
 
 /// Writes the files that show all ranks.

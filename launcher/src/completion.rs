@@ -1,26 +1,63 @@
-//! `--print-completion`: a script that teaches a shell our options.
+//! Scripts that teach a shell the options of a program: `--print-completion` of dlrover-run and dlrover-master, and
+//! `dlrover-diag completion`.
 
-use clap_complete::{Shell, generate};
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+};
+
+use clap::{Command, ValueEnum};
+use clap_complete::generate;
 
 use crate::{
+    failure::{FAILED, SUCCEEDED, print_line},
     help,
     options::{Kind, OPTIONS},
 };
 
-/// The script for bash, zsh or tcsh.
+/// The shells of dlrover-master and dlrover-diag. Those of dlrover-run are torchrun's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// The script for the options and subcommands of a program.
 #[must_use]
-pub(crate) fn script(shell: &str) -> String {
+pub fn script_of(shell: Shell, mut command: Command) -> String {
+    let (name, mut script) = (command.get_name().to_owned(), Vec::new());
     match shell {
-        "bash" => generated(Shell::Bash),
-        "zsh" => generated(Shell::Zsh),
-        _ => tcsh(),
+        Shell::Bash => generate(clap_complete::Shell::Bash, &mut command, name, &mut script),
+        Shell::Zsh => generate(clap_complete::Shell::Zsh, &mut command, name, &mut script),
+        Shell::Fish => generate(clap_complete::Shell::Fish, &mut command, name, &mut script),
+    }
+    // For bash, clap_complete 4.6 sets `cmd` to `dlrover__diag__subcmd__status` and looks for the label
+    // `dlrover__subcmd__diag__subcmd__status`: the hyphen of the name is taken for the start of a subcommand.
+    String::from_utf8_lossy(&script).replace("dlrover__subcmd__", "dlrover__")
+}
+
+/// Prints the script, and returns the exit code.
+pub fn answer(shell: Shell, command: Command) -> ExitCode {
+    let name = command.get_name().to_owned();
+    let (script, mut stdout) = (script_of(shell, command), io::stdout());
+    match stdout.write_all(script.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            print_line(format_args!("{name}: error: cannot write to standard output: {error}"));
+            ExitCode::from(FAILED)
+        }
+        _ => ExitCode::from(SUCCEEDED),
     }
 }
 
-fn generated(shell: Shell) -> String {
-    let mut script = Vec::new();
-    generate(shell, &mut help::command(), "dlrover-run", &mut script);
-    String::from_utf8_lossy(&script).into_owned()
+/// The script of dlrover-run for bash, zsh or tcsh.
+#[must_use]
+pub(crate) fn script(shell: &str) -> String {
+    match shell {
+        "bash" => script_of(Shell::Bash, help::command()),
+        "zsh" => script_of(Shell::Zsh, help::command()),
+        _ => tcsh(),
+    }
 }
 
 /// tcsh: the option names after `--`, the choices after an option that has some, files elsewhere.
@@ -57,6 +94,17 @@ mod tests {
             let script = script(shell);
             for spec in OPTIONS {
                 assert!(script.contains(spec.long), "{shell}: {}", spec.long);
+            }
+        }
+    }
+
+    #[test]
+    fn every_shell_learns_every_option_of_the_job_master() {
+        let command = crate::master_main::command();
+        for shell in Shell::value_variants() {
+            let script = script_of(*shell, command.clone());
+            for option in command.get_arguments().filter_map(|option| option.get_long()) {
+                assert!(script.contains(option), "{shell:?}: {option}");
             }
         }
     }

@@ -126,9 +126,7 @@ impl Host for ThisHost {
     fn may_replace(&self, path: &Path) -> io::Result<()> {
         may_make(path)?;
         // Some file systems allow what they then refuse.
-        let mut temporary = path.as_os_str().to_owned();
-        temporary.push(format!(".{}.tmp", std::process::id()));
-        File::create(&temporary).and_then(|_| fs::remove_file(&temporary))
+        processes::file_replacement::check_replaceable(path)
     }
 
     fn read(&self, path: &Path) -> io::Result<String> {

@@ -14,7 +14,6 @@ mod activity;
 mod argv;
 mod child_failed;
 mod cli;
-mod completion;
 mod dry_run;
 mod embedded;
 mod endpoint_listener;
@@ -42,6 +41,7 @@ mod wrap;
 
 pub mod box_pairs;
 pub mod clap_error;
+pub mod completion;
 pub mod endpoint;
 pub mod entry;
 pub mod environment;

@@ -25,7 +25,7 @@ use self::{
     settings::Settings,
 };
 use crate::{
-    clap_error,
+    clap_error, completion,
     environment::Environment,
     failure::{FAILED, SIGNAL_BASE, SUCCEEDED, USAGE, print_line},
     open_files, telemetry, token_in_environment,
@@ -76,6 +76,9 @@ pub fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return clap_error::answer("dlrover-master", error),
     };
+    if let Some(shell) = arguments.print_completion {
+        return completion::answer(shell, command());
+    }
     let env: Vec<_> = std::env::vars_os().collect();
     // SAFETY: no thread has been started yet, and the environment was copied.
     unsafe { token_in_environment::forget() };

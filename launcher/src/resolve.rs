@@ -27,7 +27,6 @@ use agent::{AgentConfig, EnvConfig, MasterPort};
 use diagnosis::gpus::health::GpuTerms;
 use master_proto::trust::NodeSecret;
 
-pub use self::checks::permille;
 pub use self::{
     checks::Checks,
     job_master::MasterPlan,
@@ -35,6 +34,7 @@ pub use self::{
     output::EventLog,
     rendezvous::{Rendezvous, ServeMaster},
 };
+pub use self::{checks::permille, hang::stack_folder};
 use crate::{
     accelerators::Devices,
     cli::Cli,
@@ -109,8 +109,7 @@ pub(crate) fn resolve(
     }
     let max_restarts = at_least_zero(&cli, Flag::MaxRestarts, "max_restarts must be >= 0")?.unwrap_or(0);
     let logs = output::resolve(&cli, environment, host, nodes.local_world_size, &mut notices)?;
-    let stack_folders = hang::folders(environment, hang::log_folder(&logs));
-    master.stacks.folders.clone_from(&stack_folders);
+    master.stacks.folders = hang::folders(environment, hang::log_folder(&logs));
     let counts_steps = hang::is_progress_automatic(&cli)?;
     let event_log = output::event_log(&cli)?;
     let log = log::resolve(&cli, environment)?;
@@ -210,7 +209,6 @@ pub(crate) fn resolve(
             switchbox: checks.switchbox.clone(),
             logs,
             counts_steps,
-            stack_folders,
             env: EnvConfig { inherited, virtual_local_rank, signals_to_handle },
             cpus,
         },

@@ -9,7 +9,7 @@ use std::{
 };
 
 use master_proto::convert::StacksPart;
-use processes::run_blocking;
+use processes::{file_replacement::replace_unsynced, run_blocking};
 use rules::{
     NodeId, Rank, chain,
     job::Event,
@@ -171,10 +171,7 @@ fn write_to(dumps: &[RankDump], folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let own = dumps.iter().map(|dump| (dump.name().to_string(), dump.to_json()));
     for (name, content) in own.chain(stacks::files(dumps)) {
-        // Several jobs may share the folder, and it may be on a file server. Nothing is synced: a power loss may take it.
-        let temporary = folder.join(format!(".{name}.{}", std::process::id()));
-        fs::write(&temporary, content)?;
-        fs::rename(&temporary, folder.join(&name))?;
+        replace_unsynced(&folder.join(name), content.as_bytes())?;
     }
     Ok(())
 }

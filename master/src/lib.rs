@@ -6,7 +6,6 @@
 //! An event is what happened, for a pure machine; a command is what a task is asked or told by others.
 
 mod admission;
-mod file_replacement;
 mod hang;
 mod http;
 mod job_loop;
@@ -44,7 +43,6 @@ use tonic::{
 pub use self::journal::crash::crash_at;
 pub use self::{
     admission::max_connections,
-    file_replacement::replace_file,
     hang::StacksConfig,
     http::{HttpError, MpiOperatorLabels, Web, open_http},
     journal::JournalError,

@@ -20,7 +20,10 @@ use nix::{
     sys::signal::{Signal, killpg},
     unistd::Pid,
 };
-use processes::run_blocking;
+use processes::{
+    file_replacement::{PUBLIC, check_replaceable, replace_file, temporary_path},
+    run_blocking,
+};
 use rules::{taint_key::TaintKey, taint_report::TaintReport, training::HangReport};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -31,10 +34,7 @@ use tokio::{
 };
 
 pub use self::document::taint_document;
-use crate::{
-    file_replacement::replace_file,
-    log::{Log, log_line},
-};
+use crate::log::{Log, log_line};
 
 /// Time limit of the operator's command, for each node.
 const COMMAND: Duration = Duration::from_secs(30);
@@ -44,9 +44,6 @@ const CLOSING: Duration = Duration::from_secs(60);
 
 /// Time limit of writing the file.
 const WRITE: Duration = Duration::from_secs(5);
-
-/// The mode of the file, less the umask: it is for others to read.
-const PUBLIC: u32 = 0o666;
 
 /// Bytes kept of a command's standard error.
 const STDERR_LIMIT: u64 = 4 << 10;
@@ -88,9 +85,7 @@ pub(crate) fn check(path: &Path) -> Result<(), TaintFileError> {
     if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         return Err(TaintFileError::NoFile { path: path.to_owned() });
     }
-    let temporary = temporary_path(path);
-    let made = fs::File::create(&temporary).and_then(|_| fs::remove_file(&temporary));
-    made.map_err(|source| TaintFileError::Write { path: path.to_owned(), source })
+    check_replaceable(path).map_err(|source| TaintFileError::Write { path: path.to_owned(), source })
 }
 
 /// The task that publishes reports, and the last report.
@@ -227,13 +222,6 @@ fn write(path: &Path, document: &str) -> io::Result<()> {
         file.write_all(b"\n")
     };
     replace_file(path, &temporary_path(path), PUBLIC, fill, || {}).map(drop)
-}
-
-/// Where a report is written before it is renamed to `path`.
-fn temporary_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
-    name.into()
 }
 
 /// Runs the operator's command for one node, and kills what it left behind.

@@ -7,6 +7,7 @@
 //! | the launcher that a process belongs to | [`launcher_id`] |
 //! | a cgroup for all workers, where the host allows one | [`cgroup`] |
 //! | files in memory | [`memory_file`] |
+//! | files on disk, replaced in one step | [`file_replacement`] |
 //! | leftovers of a dead launcher | [`sweep`] |
 //! | leftovers of this launcher's guard | [`kill_leftovers`] |
 //! | blocking work on a thread of its own | [`run_blocking()`] |
@@ -16,6 +17,7 @@ use std::ffi::CStr;
 pub use run_blocking::run_blocking;
 
 pub mod cgroup;
+pub mod file_replacement;
 pub mod kill_leftovers;
 pub mod launcher_id;
 pub mod memory_file;

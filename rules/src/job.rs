@@ -59,7 +59,7 @@ use crate::{
     missing::Missing,
     node::{JoinRequest, NodeName, Terms},
     pending::Pending,
-    verdict::JobVerdict,
+    verdict::{JobVerdict, RefusedNodes},
     world::{Member, World},
 };
 use diagnosis::{exclusion::Exclusion, gpus::Inventory, moment::Moment};
@@ -173,6 +173,8 @@ pub struct Job {
     losses: BTreeMap<NodeRank, u32>,
     /// The reasons of the last of them.
     lost: Vec<String>,
+    /// The nodes that were refused since the last round began.
+    refused: Option<RefusedNodes>,
     /// What ended the last round, if that was a failure of workers, until the next one runs.
     first_failure: Option<FirstFailure>,
     /// Failures of other nodes in the same round, while the first one may follow from one of them.
@@ -214,6 +216,7 @@ impl Job {
             node_ranks: BTreeMap::new(),
             losses: BTreeMap::new(),
             lost: Vec::new(),
+            refused: None,
             first_failure: None,
             later_failures: BTreeMap::new(),
             is_port_stale: false,

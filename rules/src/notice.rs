@@ -57,6 +57,10 @@ pub enum Notice {
     Assigned(Assignment),
     /// The job hangs.
     Hang(HangNotice),
+    /// The master ordered the stacks of the workers while they are being taken.
+    DumpIsRunning,
+    /// The master ordered the stacks of the workers after so many dumps within this time.
+    TooManyDumps { dumps: usize, interval: Duration },
     /// What follows from it on this node, whose ranks are named.
     RestartAfterHang { then: RestartDecision },
     /// The stream to the master broke, or could not be opened.
@@ -101,6 +105,15 @@ impl fmt::Display for Notice {
             Self::RestartAfterHang { then: RestartDecision::Fail { max_restarts } } => {
                 write!(f, "not restarting after the hang (max restarts: {max_restarts})")
             }
+            Self::DumpIsRunning => f.write_str(
+                "the job master ordered the stacks of the workers while they are being taken; ignoring that",
+            ),
+            Self::TooManyDumps { dumps, interval } => write!(
+                f,
+                "the job master ordered the stacks of the workers again after {} within {} s; ignoring that",
+                counted(*dumps, "dump"),
+                interval.as_secs_f64()
+            ),
             Self::Stopping { signal, grace } => write!(
                 f,
                 "forwarded {} to the workers; waiting up to {} s ({} again to kill them)",

@@ -13,6 +13,9 @@ use crate::{
     node::NodeName,
 };
 
+/// The longest of [`HangTerms::dump_interval`]: a dump may take 8 s, stops each thread for a moment, and writes files.
+const LONGEST_DUMP_INTERVAL: Duration = Duration::from_secs(30);
+
 /// The settings of hang detection that the nodes of a job agree on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HangTerms {
@@ -76,6 +79,12 @@ impl HangTerms {
             ("hang-source", self.sources.to_string()),
             ("on-hang", self.on_hang.to_string()),
         ]
+    }
+
+    /// The least time between two orders to take stacks, however often nodes report that they are stalled. Not longer
+    /// than the timeout, after which a rank that has advanced may be stalled again.
+    pub(crate) fn dump_interval(&self) -> Duration {
+        self.timeout.min(LONGEST_DUMP_INTERVAL)
     }
 
     /// How often workers are sampled, so that a hang is noticed soon after its timeout.

@@ -31,6 +31,8 @@ pub enum JobFailure {
         missing: Option<Missing>,
         /// Why nodes that had joined are gone, the last one last.
         losses: Vec<String>,
+        /// The nodes that were refused, since the last round began.
+        refused: Option<Box<RefusedNodes>>,
     },
     /// A rank was lost more often than it may be replaced.
     Exhausted {
@@ -81,6 +83,25 @@ pub enum JobFailure {
     },
 }
 
+/// Nodes that the job master has refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedNodes {
+    /// How many; at least 1.
+    pub nodes: u32,
+    /// The last of them.
+    pub last: NodeName,
+    /// Why that one was.
+    pub reason: String,
+}
+
+impl fmt::Display for RefusedNodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { nodes, last, reason } = self;
+        let were = if *nodes == 1 { "was" } else { "were" };
+        write!(f, "{} {were} refused; the last: {last}: {reason}", counted(*nodes as usize, "node"))
+    }
+}
+
 /// Why a job does not continue with the nodes that could train together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CutEnd {
@@ -96,7 +117,7 @@ impl fmt::Display for JobFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Node { node, reason } => write!(f, "{node} failed: {reason}"),
-            Self::TimedOut { joined, needed, waited, missing, losses } => {
+            Self::TimedOut { joined, needed, waited, missing, losses, refused } => {
                 write!(f, "{joined} of {needed} nodes joined within {} s", waited.as_secs_f64())?;
                 if let Some(missing) = missing.as_ref().filter(|missing| !missing.is_empty()) {
                     write!(f, "; missing node ranks: {missing}")?;
@@ -104,7 +125,7 @@ impl fmt::Display for JobFailure {
                 for loss in losses {
                     write!(f, "; {loss}")?;
                 }
-                Ok(())
+                refused.as_ref().map_or(Ok(()), |refused| write!(f, "; {refused}"))
             }
             Self::Exhausted { rank, node, limit, reason } => {
                 let node = NodeName { rank: Some(*rank), ..node.clone() };
@@ -171,6 +192,7 @@ mod tests {
             waited: Duration::from_secs(600),
             missing: Some([NodeRank(2), NodeRank(3)].into_iter().collect()),
             losses: Vec::new(),
+            refused: None,
         };
         assert_eq!(failure.to_string(), "2 of 4 nodes joined within 600 s; missing node ranks: 2-3");
     }

@@ -13,6 +13,7 @@
 //! node had to report is sent again from its state on [`Event::MasterBack`], so no message is lost.
 
 mod checks;
+mod dumps;
 mod event;
 mod fencing;
 mod inventory;
@@ -34,7 +35,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::event::{Effect, Event, Limits, WorkerExit};
 use self::{
-    checks::Checks, inventory::Accelerators, local_workers::LocalWorkers, master::MasterStream,
+    checks::Checks, dumps::Dumps, inventory::Accelerators, local_workers::LocalWorkers, master::MasterStream,
     stopping::AfterStop, training::Training,
 };
 use crate::{
@@ -131,6 +132,7 @@ pub struct WorkerGroup {
     over: Option<Round>,
     start_watch: StartWatch,
     training: Training,
+    dumps: Dumps,
     /// The failure that ended the job, as the master has it.
     root_cause: Option<Box<RootCause>>,
     state: State,
@@ -160,6 +162,7 @@ impl WorkerGroup {
             over: None,
             start_watch: StartWatch::default(),
             training: Training::default(),
+            dumps: Dumps::default(),
             root_cause: None,
             state: State::Joining { since: Moment::START },
         }
@@ -263,6 +266,7 @@ impl WorkerGroup {
             Event::GpuError { gpu, code } => self.on_gpu_error(gpu, code),
             Event::GpuMemory { uses } => self.on_gpu_memory(&uses),
             Event::TrainingSampled { samples, .. } => self.on_training_sampled(now, samples),
+            Event::StacksTaken => self.on_stacks_taken(),
             Event::WorkerExited { exit, oom_kills, .. } => self.on_worker_exited(now, exit, oom_kills),
             Event::StoreReached { workers, is_unsure, .. } => {
                 self.start_watch.reached(&workers, is_unsure);
@@ -295,7 +299,7 @@ impl WorkerGroup {
                 Vec::new()
             }
             Push::JobEnd(verdict) => self.on_job_ended(now, verdict),
-            Push::DumpStacks { round, episode } => self.on_dump_ordered(round, episode),
+            Push::DumpStacks { round, episode } => self.on_dump_ordered(now, round, episode),
             Push::Hang(notice) => self.on_hang(now, notice),
         }
     }

@@ -38,6 +38,22 @@ fn too_few_nodes_all_exit_with_one_message_and_75() {
 }
 
 #[test]
+fn a_node_that_does_not_fit_is_named_when_the_others_have_waited_in_vain() {
+    let mut job = cluster();
+    let line = |nodes: &str| [format!("--nnodes={nodes}"), "--rdzv-conf=join_timeout=4".to_owned()];
+    let first = job.ranked(0).flags(line("2")).start();
+    let _joined = job.await_output(&first, "1 of 2 nodes joined");
+    let other = job.ranked(1).flags(line("3")).start();
+    let outcomes = job.finish([first, other], 75);
+    let end = error(&outcomes[0].stderr);
+    let (before, why) = end.split_once("1 node was refused; the last: node rank 1 (").expect(end);
+    assert!(before.ends_with("1 of 2 nodes joined within 4 s; missing node ranks: 1; "), "{end}");
+    assert!(why.contains("): the job has nnodes=2:2, this node has nnodes=3:3; "), "{end}");
+    let master = job.finish_master().expect_code(1);
+    assert!(master.stderr.contains(why), "{master:#?}");
+}
+
+#[test]
 fn too_few_nodes_of_torchrun_lines_all_exit_with_one_message_and_1() {
     let job = lines();
     let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", free_port());

@@ -101,7 +101,8 @@ pub(crate) const KINDS: &[Kind] = &[
     healthy("long pause", &["long-pause", "--pause=1.4"]),
     Kind { all_tell: true, ..healthy("checkpoint", &["checkpoint", "--pause=4.5"]) },
     // Nothing is declared of a program that never shows progress, whatever the grace.
-    Kind { flags: &["--hang-grace=0.5"], ..healthy("silent", &["healthy", "--tells=none", "--pace=0.1"]) },
+    // Its 40 steps take twice that.
+    Kind { flags: &["--hang-grace=2"], ..healthy("silent", &["healthy", "--tells=none", "--pace=0.1"]) },
 ];
 
 const fn torch(name: &'static str, args: &'static [&'static str], says: &'static [&'static str]) -> Kind {

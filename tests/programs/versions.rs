@@ -1,4 +1,5 @@
-//! `--version` of every program: the release, the commit where it is known, the target.
+//! What every program prints: `--version`, with the release, the commit where it is known and the target; completion
+//! scripts.
 
 use std::{fs::File, process::Command};
 
@@ -35,5 +36,22 @@ fn a_full_disk_is_named_with_the_stream() {
         assert_eq!(output.status.code(), Some(1), "{stderr}");
         let error = format!("{name}: error: cannot write to standard output: No space left on device");
         assert!(stderr.starts_with(&error), "{stderr}");
+    }
+}
+
+#[test]
+fn every_program_prints_its_completion_script() {
+    for (program, arguments, function) in [
+        (
+            env!("CARGO_BIN_EXE_dlrover-run-under-test"),
+            &["--print-completion", "bash"][..],
+            "_dlrover__run() {",
+        ),
+        (env!("CARGO_BIN_EXE_dlrover-master-under-test"), &["--print-completion=zsh"], "_dlrover-master() {"),
+        (env!("CARGO_BIN_EXE_dlrover-diag-under-test"), &["completion", "fish"], "complete -c dlrover-diag "),
+    ] {
+        let output = Command::new(program).args(arguments).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        assert!(String::from_utf8(output.stdout).unwrap().contains(function), "{program}: {arguments:?}");
     }
 }

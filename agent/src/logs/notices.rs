@@ -19,6 +19,8 @@ pub(crate) fn level(notice: &Notice) -> Level {
         | Notice::MasterDead { .. }
         | Notice::OutcomeUnknown { .. }
         | Notice::Hang(_)
+        | Notice::DumpIsRunning
+        | Notice::TooManyDumps { .. }
         | Notice::RestartAfterHang { .. }
         | Notice::Fenced { .. } => Level::WARN,
         Notice::LocallyChecked(checked) if checked.fault.is_some() => Level::WARN,

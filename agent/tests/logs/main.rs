@@ -122,6 +122,7 @@ fn drain(generation: &mut GenerationLogs, timeout: Duration) -> Drained {
     generation.drain(timeout).blocking_recv().unwrap()
 }
 
+/// A file that grows has no event that is worth a dependency: the sleep is the pause between two looks.
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {

@@ -53,6 +53,7 @@ fn a_runtime_is_not_blocked_by_a_drain() {
     let turns = runtime.block_on(async {
         let ticking = async {
             for turn in 0_u32.. {
+                // Under test: timers fire while a drain goes on.
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 if turn == 20 {
                     return turn;

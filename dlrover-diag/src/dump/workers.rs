@@ -258,8 +258,11 @@ mod tests {
         }
     }
 
-    fn pids(found: &Targets) -> Vec<(u32, u32)> {
-        found.targets.iter().map(|target| (target.rank, target.pid)).collect()
+    /// Rank and process of each target, and the notes.
+    fn taken(members: Vec<Member>) -> (Vec<(u32, u32)>, Vec<String>) {
+        let found = chosen(members, None, 0).unwrap();
+        let targets = found.targets.iter().map(|target| (target.rank, target.pid));
+        (targets.collect(), found.notes)
     }
 
     #[test]
@@ -270,9 +273,7 @@ mod tests {
             member(11, 2, 0, "python3"),
             member(13, 12, 1, "python3"),
         ];
-        let found = chosen(members, Some("a"), 0).unwrap();
-        assert_eq!(pids(&found), [(0, 11), (1, 10)]);
-        assert_eq!(found.notes, [""; 0]);
+        assert_eq!(taken(members), (vec![(0, 11), (1, 10)], vec![]));
     }
 
     #[test]
@@ -283,26 +284,18 @@ mod tests {
             member(12, 11, 3, "python3"),
             member(13, 12, 3, "python3"),
         ];
-        let found = chosen(members, None, 0).unwrap();
-        assert_eq!(pids(&found), [(3, 12)]);
-        assert_eq!(
-            found.notes,
-            [
-                "rank 3: the worker is process 10 (bash); the stacks are those of process 12 (python3), which it has started"
-            ]
-        );
-        let found = chosen(vec![member(10, 2, 3, "train"), member(11, 10, 3, "sh")], None, 0).unwrap();
-        assert_eq!(pids(&found), [(3, 10)]);
+        let note = "rank 3: the worker is process 10 (bash); the stacks are those of process 12 (python3), which it \
+                    has started";
+        assert_eq!(taken(members), (vec![(3, 12)], vec![note.to_owned()]));
+        let no_python = vec![member(10, 2, 3, "train"), member(11, 10, 3, "sh")];
+        assert_eq!(taken(no_python), (vec![(3, 10)], vec![]));
     }
 
     #[test]
     fn of_two_workers_of_one_rank_the_youngest_is_taken() {
-        let found = chosen(vec![member(10, 2, 0, "python3"), member(20, 3, 0, "python3")], None, 0).unwrap();
-        assert_eq!(pids(&found), [(0, 20)]);
-        assert_eq!(
-            found.notes,
-            ["rank 0: 1 process more with this rank; the stacks are those of the youngest, 20"]
-        );
+        let members = vec![member(10, 2, 0, "python3"), member(20, 3, 0, "python3")];
+        let note = "rank 0: 1 process more with this rank; the stacks are those of the youngest, 20";
+        assert_eq!(taken(members), (vec![(0, 20)], vec![note.to_owned()]));
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Arg, ArgAction, Command, CommandFactory as _, Parser, builder::PossibleValuesParser};
 
 use crate::{
-    metrics_compat::METRICS_COMPAT, numbers::whole, options::Flag, resolve::log::FORMATS, version::VERSION,
+    completion::Shell, metrics_compat::METRICS_COMPAT, numbers::whole, options::Flag, resolve::log::FORMATS,
+    version::VERSION,
 };
 
 /// Arguments of dlrover's own master that change nothing here, spelled with `-`: those of its `args.py`, and those that
@@ -140,6 +141,10 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "TYPE", help_heading = "Of dlrover's own master",
           value_parser = PossibleValuesParser::new(["grpc", "http"]))]
     pub(super) service_type: Option<String>,
+
+    /// Print a completion script for bash, zsh or fish
+    #[arg(long, value_name = "SHELL", hide_possible_values = true)]
+    pub(super) print_completion: Option<Shell>,
 }
 
 const CHECKS: &str = "Network checks (the nodes decide whether they run)";

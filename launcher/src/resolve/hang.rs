@@ -88,10 +88,15 @@ pub(super) fn is_progress_automatic(cli: &Cli) -> Result<bool, Invalid> {
     Ok(one_of(cli, Flag::Progress)? == "auto")
 }
 
+/// The folder for stacks that the environment names, or the usual one.
+#[must_use]
+pub fn stack_folder(env: Environment<'_>) -> PathBuf {
+    env.get_filled(FOLDER_VARIABLE).map_or_else(|| DEFAULT_FOLDER.into(), PathBuf::from)
+}
+
 /// Where stacks are written: the first that takes files. `others`: where the log is.
 pub(crate) fn folders(env: Environment<'_>, others: Option<PathBuf>) -> Vec<PathBuf> {
-    let named = env.get_filled(FOLDER_VARIABLE).map_or_else(|| DEFAULT_FOLDER.into(), PathBuf::from);
-    std::iter::once(named).chain(others).collect()
+    std::iter::once(stack_folder(env)).chain(others).collect()
 }
 
 /// The log directory.

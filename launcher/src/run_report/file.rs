@@ -8,11 +8,10 @@ use std::{
     time::Duration,
 };
 
+use processes::file_replacement::{PUBLIC, replace_file, temporary_path};
+
 /// How long the write may take: the file may be on a network file system that hangs.
 const WRITE: Duration = Duration::from_secs(5);
-
-/// The mode of the file, less the umask: it is for others to read.
-const PUBLIC: u32 = 0o666;
 
 /// The report could not be written. The exit code stays what it is.
 #[derive(Debug, thiserror::Error)]
@@ -26,13 +25,11 @@ pub(crate) struct ReportFileError {
 /// Replaces the file.
 pub(super) fn write(path: &Path, text: String) -> Result<(), ReportFileError> {
     let failed = |source| ReportFileError { path: path.to_owned(), source };
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(format!(".{}.tmp", std::process::id()));
-    let (target, temporary) = (path.to_owned(), PathBuf::from(temporary));
+    let target = path.to_owned();
     let (done, written) = mpsc::channel();
     let replace = move || {
         let fill = |file: &mut std::fs::File| file.write_all(text.as_bytes());
-        let replaced = master::replace_file(&target, &temporary, PUBLIC, fill, || {});
+        let replaced = replace_file(&target, &temporary_path(&target), PUBLIC, fill, || {});
         let _late = done.send(replaced.map(drop));
     };
     let writer = thread::Builder::new().name("report".into()).stack_size(256 << 10).spawn(replace);

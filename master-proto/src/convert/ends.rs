@@ -6,7 +6,7 @@ use rules::{
     NodeId, NodeRank,
     missing::Missing,
     node::NodeName,
-    verdict::{CutEnd, JobFailure, JobVerdict},
+    verdict::{CutEnd, JobFailure, JobVerdict, RefusedNodes},
 };
 
 use super::{ConvertError, cut, millis};
@@ -47,9 +47,13 @@ impl From<JobVerdict> for pb::JobEnd {
             JobVerdict::Failed(JobFailure::MasterLeft { node, reason }) => {
                 Verdict::MasterLeft(gave_up(node, reason))
             }
-            JobVerdict::Failed(JobFailure::TimedOut { joined, needed, waited, missing, losses }) => {
+            JobVerdict::Failed(JobFailure::TimedOut { joined, needed, waited, missing, losses, refused }) => {
                 let (waited_millis, missing) = (millis(waited), missing.map(pb::Missing::from));
-                Verdict::TimedOut(pb::TimedOut { joined, needed, waited_millis, missing, losses })
+                let refused = refused.map(|refused| {
+                    let RefusedNodes { nodes, last, reason } = *refused;
+                    pb::RefusedNodes { nodes, last: Some(last.into()), reason: cut(reason) }
+                });
+                Verdict::TimedOut(pb::TimedOut { joined, needed, waited_millis, missing, losses, refused })
             }
             JobVerdict::Failed(JobFailure::Exhausted { rank, node, limit, reason }) => {
                 let (node, reason) = (Some(node.into()), cut(reason));
@@ -95,6 +99,12 @@ impl TryFrom<pb::JobEnd> for JobVerdict {
                 waited: Duration::from_millis(wire.waited_millis),
                 missing: wire.missing.map(Missing::from),
                 losses: wire.losses,
+                refused: wire
+                    .refused
+                    .map(|pb::RefusedNodes { nodes, last, reason }| {
+                        Ok(Box::new(RefusedNodes { nodes, last: node(last)?, reason }))
+                    })
+                    .transpose()?,
             },
             Verdict::Exhausted(wire) => JobFailure::Exhausted {
                 rank: NodeRank(wire.rank),

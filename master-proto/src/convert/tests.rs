@@ -20,7 +20,7 @@ use rules::{
     node::{Accelerators, JoinRequest, NodeAttributes, NodeName, Terms},
     pending::Pending,
     push::Push,
-    verdict::{CutEnd, JobFailure, JobVerdict},
+    verdict::{CutEnd, JobFailure, JobVerdict, RefusedNodes},
     world::Assignment,
 };
 
@@ -152,6 +152,7 @@ fn every_push_survives_the_wire() {
             waited: Duration::from_secs(9),
             missing: Some([1, 3, 4].into_iter().map(NodeRank).collect()),
             losses: vec!["l".into()],
+            refused: Some(Box::new(RefusedNodes { nodes: 2, last: name(), reason: "r".into() })),
         }),
         failed(JobFailure::Exhausted { rank: NodeRank(2), node: name(), limit: 3, reason: "r".into() }),
         failed(JobFailure::Deserted),

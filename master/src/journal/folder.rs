@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{JournalError, crash};
-use crate::file_replacement::replace_file;
+use processes::file_replacement::replace_file;
 
 /// The journal.
 const JOURNAL: &str = "journal";
@@ -129,15 +129,13 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_reported_and_the_old_journal_stays() {
+    fn a_journal_that_cannot_be_replaced_is_reported_and_stays() {
         let dir = tempfile::tempdir().unwrap();
         let folder = Folder::hold(dir.path()).unwrap();
         folder.replace(b"old").unwrap();
-        std::os::unix::fs::symlink("/dev/full", dir.path().join(NEXT)).unwrap();
+        fs::create_dir(dir.path().join(NEXT)).unwrap();
         let refused = folder.replace(b"new").unwrap_err();
-        assert!(
-            matches!(&refused, JournalError::Write { source, .. } if source.kind() == io::ErrorKind::StorageFull)
-        );
+        assert!(matches!(&refused, JournalError::Write { .. }), "{refused:?}");
         assert_eq!(folder.read().unwrap().unwrap(), b"old");
     }
 }

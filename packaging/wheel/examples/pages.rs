@@ -8,8 +8,8 @@ use std::{
 };
 
 use clap::Command;
-use clap_complete::{Shell, generate_to};
 use clap_mangen::{Man, roff::Roff, roff::roman};
+use launcher::completion::{Shell, script_of};
 
 /// The programs, and the section of the manual that they belong to.
 const SECTION: &str = "1";
@@ -23,27 +23,21 @@ fn main() -> io::Result<()> {
 
 fn write(to: &Path) -> io::Result<()> {
     for command in [launcher::help::command(), launcher::master_main::command(), dlrover_diag::command()] {
-        for (shell, folder) in [(Shell::Bash, "bash"), (Shell::Zsh, "zsh"), (Shell::Fish, "fish")] {
-            let folder = to.join("completions").join(folder);
-            fs::create_dir_all(&folder)?;
-            let name = command.get_name().to_owned();
-            let script = generate_to(shell, &mut command.clone(), name, &folder)?;
-            if shell == Shell::Bash {
-                with_labels_of_subcommands(&script)?;
-            }
+        let name = command.get_name();
+        for (shell, file) in [
+            (Shell::Bash, format!("bash/{name}.bash")),
+            (Shell::Zsh, format!("zsh/_{name}")),
+            (Shell::Fish, format!("fish/{name}.fish")),
+        ] {
+            let file = to.join("completions").join(file);
+            fs::create_dir_all(file.parent().unwrap_or(to))?;
+            fs::write(file, script_of(shell, command.clone()))?;
         }
         let folder = to.join("man");
         fs::create_dir_all(&folder)?;
         write_pages(command, &folder)?;
     }
     Ok(())
-}
-
-/// In a script for bash, clap_complete 4.6 sets `cmd` to `dlrover__diag__subcmd__status` and looks for the label
-/// `dlrover__subcmd__diag__subcmd__status`: the hyphen of the program's name is taken for the start of a subcommand.
-fn with_labels_of_subcommands(script: &Path) -> io::Result<()> {
-    let text = fs::read_to_string(script)?;
-    fs::write(script, text.replace("dlrover__subcmd__", "dlrover__"))
 }
 
 /// One page for the program and one for each subcommand, `dlrover-diag-status.1`.
@@ -142,6 +136,8 @@ mod tests {
             ("dlrover-diag", "stat", "status"),
             ("dlrover-diag", "status --wat", "--watch"),
             ("dlrover-diag", "rehearse --rac", "--racks"),
+            ("dlrover-diag", "completion z", "zsh"),
+            ("dlrover-master", "--print-completion fi", "fish"),
         ] {
             assert_eq!(offered(&folder, program, words), expected, "{program} {words}");
         }

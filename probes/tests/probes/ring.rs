@@ -181,6 +181,7 @@ async fn a_cancelled_transfer_reports_its_progress() {
             if std::io::Write::write_all(&mut back.1, &buffer[..length]).is_err() {
                 break;
             }
+            // The link is to be slow.
             thread::sleep(Duration::from_millis(2));
         }
     });

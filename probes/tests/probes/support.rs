@@ -52,7 +52,8 @@ pub fn is_alive(pid: i32) -> bool {
     processes::tree::process(pid).is_some_and(|process| process.is_alive())
 }
 
-/// Polls until it is so.
+/// Waits until it is so. What is asked for, such as the state of a process, has no event: the sleep is the pause
+/// between two questions.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {

@@ -12,9 +12,10 @@ use serde::{Deserialize, Serialize};
 use super::{Claim, Effect, Job, Log, Phase, Refusal};
 use crate::{
     ids::NodeId,
-    node::{JoinRequest, Terms},
+    node::{JoinRequest, NodeName, Terms},
     pending::Pending,
     push::Push,
+    verdict::RefusedNodes,
 };
 use diagnosis::moment::Moment;
 
@@ -148,7 +149,7 @@ impl Job {
             let point = theirs.and_then(|theirs| terms.difference(theirs)).unwrap_or_default();
             let name = self.name_of(&node);
             self.remove(&node);
-            effects.push(Effect::Refuse { node, name, reason: Refusal::Differs { point } });
+            effects.push(self.refuse(name, Refusal::Differs { point }));
         }
         self.terms = Some(terms);
         self.phase = Phase::gathering(now, BTreeSet::new());
@@ -168,11 +169,29 @@ impl Job {
         candidate.into_values().map(|candidate| self.refuse_other_job(&candidate)).collect()
     }
 
-    fn refuse_other_job(&self, candidate: &Candidate) -> Effect {
+    fn refuse_other_job(&mut self, candidate: &Candidate) -> Effect {
         let theirs = &candidate.request.terms;
         let point = self.terms.as_ref().and_then(|terms| terms.difference(theirs)).unwrap_or_default();
-        let (node, name) = (candidate.request.node_id.clone(), candidate.request.name());
-        Effect::Refuse { node, name, reason: Refusal::Differs { point } }
+        self.refuse(candidate.request.name(), Refusal::Differs { point })
+    }
+
+    /// Refuses a node, and remembers it for the case that the others wait in vain.
+    pub(super) fn refuse(&mut self, name: NodeName, reason: Refusal) -> Effect {
+        let nodes = match &self.refused {
+            Some(before) if before.last.node_id == name.node_id => before.nodes,
+            Some(before) => before.nodes.saturating_add(1),
+            None => 1,
+        };
+        self.refused = Some(RefusedNodes { nodes, last: name.clone(), reason: reason.to_string() });
+        Effect::Refuse { node: name.node_id.clone(), name, reason }
+    }
+
+    /// The nodes that were refused since the last round began, with those of another job that wait.
+    pub(super) fn take_refused(&mut self) -> Option<Box<RefusedNodes>> {
+        for candidate in self.other_jobs.nodes.clone().values() {
+            let _told = self.refuse_other_job(candidate);
+        }
+        self.refused.take().map(Box::new)
     }
 
     /// When one of the waiting nodes has waited for the timeout of its own job.

@@ -129,7 +129,6 @@ impl Job {
     ) -> Result<Vec<Effect>, Vec<Effect>> {
         let node = request.node_id.clone();
         let name = request.name();
-        let refuse = |reason| Err(vec![Effect::Refuse { node: node.clone(), name: name.clone(), reason }]);
         if matches!(self.phase, Phase::Over { .. }) {
             return Ok(Vec::new());
         }
@@ -141,22 +140,23 @@ impl Job {
             if self.is_unsettled() {
                 return Err(self.keep_for_other_job(now, request, claim, point));
             }
-            return refuse(Refusal::Differs { point });
+            return Err(vec![self.refuse(name, Refusal::Differs { point })]);
         }
         if request.terms.require_uniform
             && let Some(other) = self.nodes.values().find(|other| other.request.node_id != node)
             && other.request.local_world_size != request.local_world_size
         {
             let job = other.request.local_world_size;
-            return refuse(Refusal::NotUniform { job, node: request.local_world_size });
+            let reason = Refusal::NotUniform { job, node: request.local_world_size };
+            return Err(vec![self.refuse(name, reason)]);
         }
         let mut effects = Vec::new();
         if let Some(rank) = request.wish
             && let Some(holder) = self.wishes.get(&rank).filter(|holder| **holder != node).cloned()
         {
             if self.nodes.get(&holder).is_some_and(|holder| holder.is_connected) {
-                let (holder, newcomer) = (self.name_of(&holder), request.name());
-                return refuse(Refusal::Held { rank, holder, newcomer });
+                let reason = Refusal::Held { rank, holder: self.name_of(&holder), newcomer: name.clone() };
+                return Err(vec![self.refuse(name, reason)]);
             }
             let is_same = self
                 .nodes
@@ -359,6 +359,7 @@ impl Job {
         let mut effects = self.settle();
         self.use_check();
         self.lost.clear();
+        self.refused = None;
         for member in &world.members {
             if let Some(known) = self.nodes.get_mut(&member.node_id) {
                 known.assigned = known.is_connected.then_some(hosted);
@@ -484,13 +485,14 @@ impl Job {
         ) {
             self.lost.push(held.to_string());
         }
-        let Some(terms) = &self.terms else { return Vec::new() };
+        let waited = terms.join_timeout;
         let failure = JobFailure::TimedOut {
             joined: count(self.waiting.len()),
             needed,
-            waited: terms.join_timeout,
+            waited,
             missing: self.missing(needed),
             losses: std::mem::take(&mut self.lost),
+            refused: self.take_refused(),
         };
         self.end(now, JobVerdict::Failed(failure))
     }

@@ -21,7 +21,7 @@ use crate::{
     job_status::HangStatus,
     liveness::LONGEST_GAP,
     push::Push,
-    training::{HangNotice, HangReport, HangVerdict, HangingNode, OnHang, Suspect},
+    training::{HangNotice, HangReport, HangTerms, HangVerdict, HangingNode, OnHang, Suspect},
     verdict::{JobFailure, JobVerdict},
     world::World,
 };
@@ -47,6 +47,8 @@ pub(super) struct Hangs {
     /// Hangs that were declared.
     declared: u32,
     open: Option<Episode>,
+    /// When stacks were ordered last.
+    ordered: Option<Moment>,
     /// How many hangs have named a machine, and no other one.
     named: BTreeMap<Machine, u32>,
     last: Option<Hang>,
@@ -71,7 +73,7 @@ enum EpisodeState {
     Judging {
         until: Moment,
     },
-    /// A rank writes a checkpoint: judged again later.
+    /// Stacks are ordered later: a rank writes a checkpoint, or they were ordered a moment ago.
     Held {
         until: Moment,
     },
@@ -96,17 +98,20 @@ pub(super) struct Hang {
 impl Job {
     /// No rank has advanced for so long.
     pub(super) fn on_training_stalled(&mut self, now: Moment, round: Round, idle: Duration) -> Vec<Effect> {
-        let is_watched = self.terms.as_ref().is_some_and(|terms| terms.hang.is_some());
-        let is_on = is_watched && self.world().is_some_and(|world| world.round == round);
+        let terms = self.terms.as_ref().and_then(|terms| terms.hang.as_ref());
+        let Some(interval) = terms.map(HangTerms::dump_interval) else { return Vec::new() };
+        let is_on = self.world().is_some_and(|world| world.round == round);
         if !is_on || self.hangs.open.is_some() {
             return Vec::new();
         }
         let since = Moment::new(now.since_start().saturating_sub(idle));
         let number = self.hangs.episodes;
         self.hangs.episodes = number.saturating_add(1);
-        let state = EpisodeState::Judging { until: now };
+        // A member can report in turn that its ranks are stalled and that they advance.
+        let until = self.hangs.ordered.map_or(now, |ordered| ordered + interval);
+        let state = EpisodeState::Held { until };
         self.hangs.open = Some(Episode { number, round, since, state });
-        self.order_dumps(now)
+        if now < until { Vec::new() } else { self.order_dumps(now) }
     }
 
     /// Orders the stacks of the open episode from every member.
@@ -119,6 +124,7 @@ impl Job {
         let effects =
             std::iter::once(Effect::CollectStacks { episode: episode.number }).chain(to_all).collect();
         episode.state = EpisodeState::Dumping { awaited, until: now + DUMP_TIMEOUT };
+        self.hangs.ordered = Some(now);
         effects
     }
 

@@ -76,6 +76,8 @@ pub enum Event {
     GpuMemory { uses: Vec<GpuUse> },
     /// What the workers of this round have shown of their progress.
     TrainingSampled { round: Round, samples: Vec<Sample> },
+    /// The stacks that the master has ordered are taken, and sent.
+    StacksTaken,
     /// A worker runs.
     WorkerStarted { round: Round, local_rank: LocalRank, pid: i32 },
     /// A worker ended. The OOM killer has killed so many processes of this cgroup by now; `None`: unknown.
@@ -149,7 +151,7 @@ pub enum Effect {
     ReportFailure { round: Round, reason: String, gives_up: bool, worker: Option<Box<WorkerFailure>> },
     /// Report the progress of the workers. Not worth a retry: it is reported again when the master is back.
     ReportTraining { report: TrainingReport },
-    /// Take the stacks of the workers of this assignment, and send them to the master.
+    /// Take the stacks of the workers of this assignment, and send them to the master. [`Event::StacksTaken`] follows.
     DumpStacks { assignment: Assignment, episode: u32 },
     /// Acknowledge the end of the job.
     AcknowledgeEnd,

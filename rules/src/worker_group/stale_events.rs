@@ -51,6 +51,7 @@ impl WorkerGroup {
             | Event::InventoryTaken { .. }
             | Event::GpuError { .. }
             | Event::GpuMemory { .. }
+            | Event::StacksTaken
             | Event::Forwarded { .. }
             | Event::MasterBack
             | Event::MasterAway { .. }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{AfterStop, Effect, SIGTERM, State, WorkerGroup};
 use crate::{
     failure::{Failure, Outcome},
-    ids::{LocalRank, Round},
+    ids::LocalRank,
     notice::{Notice, RestartDecision},
     restart::{self, AfterFailure},
     training::{HangNotice, HangTerms, RankState, RankTraining, Sample, TrainingReport},
@@ -221,16 +221,6 @@ impl WorkerGroup {
         let round = assignment.round;
         let report = due.map(|ranks| Effect::ReportTraining { report: TrainingReport { round, ranks } });
         report.into_iter().collect()
-    }
-
-    /// The master has ordered the stacks of the workers.
-    pub(super) fn on_dump_ordered(&self, round: Round, episode: u32) -> Vec<Effect> {
-        match &self.state {
-            State::Running(workers) if workers.round() == round => {
-                vec![Effect::DumpStacks { assignment: workers.assignment.clone(), episode }]
-            }
-            _ => Vec::new(),
-        }
     }
 
     /// The job hangs. Where this node is to restart, that counts as a failure of its workers.

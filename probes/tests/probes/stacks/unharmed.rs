@@ -124,6 +124,7 @@ async fn signals_are_not_lost() {
                 // A signal for real time is queued: it is never merged with one that is still to be delivered.
                 // SAFETY: plain numbers, and the process is ours.
                 sent += u32::from(unsafe { libc::kill(pid, libc::SIGRTMIN()) } == 0);
+                // Nothing is waited for: signals come spread over all dumps, as those of a timer would.
                 thread::sleep(Duration::from_micros(200));
             }
             sent

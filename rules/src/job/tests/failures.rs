@@ -166,7 +166,8 @@ fn a_replacement_that_does_not_come_fails_the_job_with_why_it_was_needed() {
     let _regroup = test.lose("b");
     assert_eq!(test.rejoin("a", 0), []);
     let losses = vec![format!("node rank 1 (host-b, 10.0.0.2) was lost: {BROKE}")];
-    let failure = JobFailure::TimedOut { joined: 1, needed: 2, waited: JOIN, missing: None, losses };
+    let failure =
+        JobFailure::TimedOut { joined: 1, needed: 2, waited: JOIN, missing: None, losses, refused: None };
     assert_eq!(
         failure.to_string(),
         format!("1 of 2 nodes joined within 600 s; node rank 1 (host-b, 10.0.0.2) was lost: {BROKE}")

@@ -223,7 +223,7 @@ fn a_machine_is_tainted_when_a_second_hang_names_it_alone() {
     ];
     for (number, (ranks, expected)) in (0..).zip(hangs) {
         if number > 0 {
-            assert_eq!(test.stalls(), ordered(number));
+            assert_eq!(test.at(1000 + 300 * u64::from(number)).stalls(), ordered(number));
             let _sent = (test.stacks("a", number), test.stacks("b", number));
         }
         let effects = test.judged(number, verdict(ranks));
@@ -247,6 +247,22 @@ fn a_node_whose_workers_have_succeeded_is_not_the_one_that_restarts() {
     assert_eq!(test.succeed("a", 0), []);
     let effects = test.judged(0, verdict(&[]));
     assert!(effects.contains(&push("b", Push::Hang(notice(true)))), "{effects:?}");
+}
+
+#[test]
+fn a_member_that_stalls_and_advances_in_turn_orders_no_dump_after_the_other() {
+    let mut test = Test::running(policy(), with_hangs(OnHang::Dump), &["a", "b"]);
+    assert_eq!(test.at(1000).stalls(), ordered(0));
+    for _ in 0..100 {
+        assert_eq!(test.send(Event::TrainingAdvanced), []);
+        assert_eq!(test.stalls(), []);
+    }
+    // The last of them is not lost.
+    assert_eq!(test.due(), ordered(100));
+    assert_eq!(test.now, Moment::at_secs(1030));
+    assert_eq!(test.due(), judge(100), "and ends at its deadline");
+    let _told = test.judged(100, verdict(&[3]));
+    assert_eq!(test.job.status(test.now).hang.map(|hang| hang.count), Some(1));
 }
 
 #[test]

@@ -79,6 +79,7 @@ fn waiting_nodes_are_notified_of_the_timeout() {
         waited: JOIN,
         missing: Some([NodeRank(1), NodeRank(2)].into_iter().collect()),
         losses: vec![],
+        refused: None,
     };
     assert_eq!(test.due(), ended(&["a", "d"], &JobVerdict::Failed(failure)));
     assert_eq!(test.now, Moment::at_secs(601));
@@ -89,7 +90,14 @@ fn a_timeout_names_no_ranks_when_some_node_has_none() {
     let mut test = Test::new(policy(), terms(4, 4));
     assert_eq!(test.join_as("a", 0), []);
     assert_eq!(test.join("d"), []);
-    let failure = JobFailure::TimedOut { joined: 2, needed: 4, waited: JOIN, missing: None, losses: vec![] };
+    let failure = JobFailure::TimedOut {
+        joined: 2,
+        needed: 4,
+        waited: JOIN,
+        missing: None,
+        losses: vec![],
+        refused: None,
+    };
     assert_eq!(test.due(), ended(&["a", "d"], &JobVerdict::Failed(failure)));
 }
 
@@ -246,6 +254,45 @@ fn each_point_that_differs_is_refused_by_name() {
         assert_eq!(reason.to_string(), format!("{point}; give every node the same command line"));
         assert!(!test.job.knows(&id("b")));
     }
+}
+
+#[test]
+fn a_timeout_names_the_last_node_that_was_refused() {
+    let mut test = Test::new(policy(), terms(2, 2));
+    assert_eq!(test.join("a"), []);
+    // The last one repeats itself: it has received no answer.
+    for name in ["b", "c", "c"] {
+        let refused = test.send(Event::Joined(request(name, &terms(2, 3))));
+        assert!(matches!(&refused[..], [Effect::Refuse { .. }]), "{refused:?}");
+    }
+    let effects = test.due();
+    assert_eq!(
+        timed_out(&effects),
+        "1 of 2 nodes joined within 600 s; 2 nodes were refused; the last: a node (host-c, 10.0.0.3): the job has \
+         nnodes=2:2, this node has nnodes=2:3; give every node the same command line"
+    );
+}
+
+#[test]
+fn nodes_that_were_refused_before_the_last_round_are_not_named() {
+    let mut test = Test::new(policy(), terms(2, 2));
+    assert_eq!(test.join("a"), []);
+    assert_eq!(test.send(Event::Joined(request("c", &terms(2, 3)))).len(), 1);
+    assert_eq!(test.join("b"), placed(0, &["a", "b"]));
+    assert_eq!(test.hosted("a", 0), assignments(0, &["a", "b"]));
+    let _regrouped = test.lose("b");
+    let _waits = test.rejoin("a", 0);
+    let sentence = timed_out(&test.due());
+    assert!(sentence.starts_with("1 of 2 nodes joined") && !sentence.contains("refused"), "{sentence}");
+}
+
+/// The sentence with which a rendezvous has failed.
+fn timed_out(effects: &[Effect]) -> String {
+    let failure = effects.iter().find_map(|effect| match effect {
+        Effect::Push { push: Push::JobEnd(JobVerdict::Failed(failure)), .. } => Some(failure.to_string()),
+        _ => None,
+    });
+    failure.unwrap_or_else(|| panic!("no failure: {effects:?}"))
 }
 
 #[test]

@@ -72,6 +72,22 @@ fn nodes_of_another_job_are_refused_when_the_job_runs_or_at_their_timeout() {
 }
 
 #[test]
+fn a_timeout_names_a_node_of_another_job_that_waits() {
+    let (ours, theirs) = (named_job("ours", 2, 2), named_job("theirs", 2, 2));
+    let mut test = Test::new(open(), ours.clone());
+    assert_eq!(test.join("a"), []);
+    assert_eq!(join_for(test.at(5), "x", &theirs).len(), 2);
+    let effects = test.due();
+    let failure = effects.iter().find_map(|effect| match effect {
+        Effect::Push { push: Push::JobEnd(JobVerdict::Failed(failure)), .. } => Some(failure.to_string()),
+        _ => None,
+    });
+    let sentence = failure.unwrap_or_else(|| panic!("no failure: {effects:?}"));
+    let refused = format!("1 node was refused; the last: {}: {}", named("x", None), point("ours", "theirs"));
+    assert!(sentence.contains(&refused), "{sentence}");
+}
+
+#[test]
 fn when_the_first_are_gone_the_others_are_the_job() {
     let (theirs, ours) = (named_job("theirs", 2, 2), named_job("ours", 2, 2));
     let mut test = Test::new(open(), ours.clone());

@@ -2,6 +2,7 @@
 
 mod accelerators;
 mod checks;
+mod dumps;
 mod fencing;
 mod link;
 mod promises;
