@@ -2,10 +2,12 @@
 
 use std::{fs, io::Write as _, path::Path, time::Duration};
 
+use diagnosis::counted::counted;
+
 use super::{
     Setup,
     interval::Interval,
-    job::{Job, Plan, gate_path},
+    job::{Job, Plan, gate},
 };
 use crate::{
     Outcome,
@@ -19,10 +21,10 @@ use crate::{
 const GOAL: f64 = 0.1;
 
 /// Steps of a worker in a run.
-const STEPS: usize = 150;
+const STEPS: usize = 300;
 
-/// Turns of all ways in a round.
-const IN_A_ROUND: usize = 4;
+/// Pairs of each way in a round.
+const IN_A_ROUND: usize = 8;
 
 /// Of jobs of many ranks, rounds at most, and for how long each is looked at.
 const ROUNDS_OF_MANY: usize = 3;
@@ -51,7 +53,7 @@ const WAYS: [Way; 3] = [
 ];
 
 /// One run of a job that computes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct RunCosts {
     steps_per_s: f64,
     /// Of the workers, for a step.
@@ -69,60 +71,71 @@ pub(super) fn measure(setup: &mut Setup) -> Outcome<()> {
 }
 
 fn few(setup: &mut Setup) -> Outcome<()> {
-    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(16);
+    let workers = std::thread::available_parallelism().map_or(1, |cpus| (cpus.get() / 2).clamp(1, 16));
     let turns = setup.amount.rounds * IN_A_ROUND;
-    let mut costs: [Vec<RunCosts>; 3] = Default::default();
+    let [without, watched @ ..] = &WAYS;
+    let mut pairs: [Vec<[RunCosts; 2]>; 2] = Default::default();
     for turn in 0..turns {
         progress(format_args!("armed, turn {} of {turns}", turn + 1))?;
-        let mut ways: Vec<(&Way, &mut Vec<RunCosts>)> = WAYS.iter().zip(&mut costs).collect();
-        // There and back, so that a machine that becomes slower is no disadvantage of one way.
-        if turn % 2 == 1 {
-            ways.reverse();
-        }
-        for (way, costs) in ways {
-            costs.push(run(setup, workers, way)?);
+        for (way, pairs) in watched.iter().zip(&mut pairs) {
+            // Each is the first to be started as often as the other.
+            pairs.push(if turn % 2 == 0 {
+                run(setup, workers, [without, way])?
+            } else {
+                let [with, without] = run(setup, workers, [way, without])?;
+                [without, with]
+            });
         }
     }
     progress(format_args!(""))?;
-    let [without, watched @ ..] = &costs;
-    let of = |costs: &[RunCosts], what: fn(&RunCosts) -> f64| {
+    for (way, pairs) in watched.iter().zip(&pairs) {
+        print_pairs(workers, [without, way], pairs)?;
+    }
+    Ok(())
+}
+
+fn print_pairs(workers: usize, ways: [&Way; 2], pairs: &[[RunCosts; 2]]) -> Outcome<()> {
+    let out = &mut std::io::stdout();
+    let [without, with] = ways.map(|way| way.name);
+    heading(&format!(
+        "two jobs at the same time, each of {} that compute: {with}, and {without}",
+        counted(workers, "worker")
+    ))?;
+    let of = |side: usize, what: fn(&RunCosts) -> f64| {
         let mut figures = Figures::default();
-        costs.iter().for_each(|run| figures.add(what(run)));
+        pairs.iter().for_each(|pair| figures.add(what(&pair[side])));
         figures
     };
-    let out = &mut std::io::stdout();
-    heading(&format!("{workers} workers that compute, one for each CPU; {STEPS} steps in a run"))?;
-    for (way, costs) in WAYS.iter().zip(&costs) {
+    for (side, way) in ways.into_iter().enumerate() {
         writeln!(out, "  {}", way.name)?;
-        line("steps", &of(costs, |run| run.steps_per_s), "/s")?;
-        line("CPU", &of(costs, |run| run.cpu_ms), "ms")?;
-        line("launcher", &of(costs, |run| run.launcher * 10.0), "ms/s")?;
+        line("steps", &of(side, |run| run.steps_per_s), "/s")?;
+        line("CPU", &of(side, |run| run.cpu_ms), "ms")?;
+        line("launcher", &of(side, |run| run.launcher * 10.0), "ms/s")?;
         if way.declares {
-            line("a call", &of(costs, |run| run.call_us), "us")?;
+            line("a call", &of(side, |run| run.call_us), "us")?;
         }
     }
-    for (way, costs) in WAYS[1..].iter().zip(watched) {
-        heading(&format!("{}, beside {}", way.name, WAYS[0].name))?;
-        let pairs = || without.iter().zip(costs);
-        let slower: Vec<f64> =
-            pairs().map(|(without, with)| more(with.steps_per_s, without.steps_per_s)).collect();
-        let cpu: Vec<f64> = pairs().map(|(without, with)| more(without.cpu_ms, with.cpu_ms)).collect();
-        for (what, differences) in [("time of a step", slower), ("CPU time of a step", cpu)] {
-            let interval = Interval::of(&differences);
-            writeln!(out, "  {what}: {interval}")?;
-            writeln!(out, "  goal: at most {GOAL} %: {}", interval.against(GOAL))?;
-        }
-        // What can be accounted for has no noise to speak of.
-        let launcher = of(costs, |run| run.launcher).median() - of(without, |run| run.launcher).median();
-        let calls = of(costs, |run| run.call_us / run.cpu_ms / 10.0).median();
-        let sum = launcher.max(0.0) / workers as f64 + calls;
-        let verdict = if sum <= GOAL { "holds" } else { "does not hold" };
-        writeln!(
-            out,
-            "  by account: {launcher:.4} % of a CPU more for the launcher, {calls:.4} % of a step for the call"
-        )?;
-        writeln!(out, "  goal: at most {GOAL} % of the workers' CPUs: {sum:.4} %, {verdict}")?;
+    let time = |[without, with]: &[RunCosts; 2]| more(with.steps_per_s, without.steps_per_s);
+    let cpu = |[without, with]: &[RunCosts; 2]| more(without.cpu_ms, with.cpu_ms);
+    let differences: [(&str, Vec<f64>); 2] = [
+        ("time of a step", pairs.iter().map(time).collect()),
+        ("CPU time of a step", pairs.iter().map(cpu).collect()),
+    ];
+    for (what, differences) in &differences {
+        let interval = Interval::of(differences);
+        writeln!(out, "  {what}, more: {interval}")?;
+        writeln!(out, "  goal: at most {GOAL} %: {}", interval.against(GOAL))?;
     }
+    // What can be accounted for has no noise to speak of.
+    let launcher = of(1, |run| run.launcher).median() - of(0, |run| run.launcher).median();
+    let calls = of(1, |run| run.call_us / run.cpu_ms / 10.0).median();
+    let sum = launcher.max(0.0) / workers as f64 + calls;
+    let verdict = if sum <= GOAL { "holds" } else { "does not hold" };
+    writeln!(
+        out,
+        "  by account: {launcher:.4} % of a CPU more for the launcher, {calls:.4} % of a step for the call"
+    )?;
+    writeln!(out, "  goal: at most {GOAL} % of the workers' CPUs: {sum:.4} %, {verdict}")?;
     Ok(())
 }
 
@@ -131,28 +144,40 @@ fn more(first: f64, second: f64) -> f64 {
     (second / first - 1.0) * 100.0
 }
 
-fn run(setup: &mut Setup, workers: usize, way: &Way) -> Outcome<RunCosts> {
-    let (stacks, results) = (setup.folder("stacks")?, setup.folder("results")?);
-    let (gate, folder) = (gate_path(setup).display().to_string(), results.display().to_string());
-    let (count, declares) = (STEPS.to_string(), if way.declares { "declares" } else { "plain" });
-    let arguments = ["steps", &gate, &folder, &count, declares];
-    let plan = Plan { workers, options: way.options, arguments: &arguments, stacks: &stacks };
-    let mut job = Job::start(setup, plan)?;
-    let (before, from_ns) = (used(&job.running)?, now_ns());
-    job.open_gate();
-    setup.bench.stamps.take(workers, false, TIMEOUT)?;
-    let (after, to_ns) = (used(&job.running)?, now_ns());
-    // Each has written its result.
-    setup.bench.stamps.take(workers, false, TIMEOUT)?;
-    let results = (0..workers).map(|rank| result(&results, rank)).collect::<Outcome<Vec<_>>>()?;
-    job.stop(setup)?;
-    let mean = |what: fn(&Steps) -> f64| results.iter().map(what).sum::<f64>() / workers as f64;
-    Ok(RunCosts {
-        steps_per_s: mean(|result| result.count / result.wall_ns * 1e9),
-        cpu_ms: mean(|result| result.cpu_ns / result.count / 1e6),
-        call_us: mean(|result| result.call_ns / 1e3),
-        launcher: after.since(before).cpu_ns as f64 / (to_ns - from_ns) as f64 * 100.0,
-    })
+/// Two jobs at the same time, so that a machine that is slower for a while is so for both.
+fn run(setup: &mut Setup, workers: usize, ways: [&Way; 2]) -> Outcome<[RunCosts; 2]> {
+    let stacks = setup.folder("stacks")?;
+    let (mut jobs, mut folders) = (Vec::new(), Vec::new());
+    for (way, name) in ways.into_iter().zip(["first", "second"]) {
+        let results = setup.folder(name)?;
+        let gate = gate(setup, &format!("gate-{name}"))?;
+        let (folder, path) = (results.display().to_string(), gate.display().to_string());
+        let (count, declares) = (STEPS.to_string(), if way.declares { "declares" } else { "plain" });
+        let arguments = ["steps", &path, &folder, &count, declares];
+        let (stderr, gate) = (&*format!("stderr-{name}"), Some(&*gate));
+        let plan =
+            Plan { workers, options: way.options, arguments: &arguments, stacks: &stacks, stderr, gate };
+        jobs.push(Job::start(setup, plan)?);
+        folders.push(results);
+    }
+    let before = jobs.iter().map(|job| used(&job.running)).collect::<Outcome<Vec<_>>>()?;
+    let from_ns = now_ns();
+    jobs.iter_mut().for_each(Job::open_gate);
+    setup.bench.stamps.take(workers * 2, false, TIMEOUT)?;
+    let elapsed = (now_ns() - from_ns) as f64;
+    let mut costs = [RunCosts::default(); 2];
+    for (((job, before), folder), costs) in jobs.iter().zip(before).zip(&folders).zip(&mut costs) {
+        let results = (0..workers).map(|rank| result(folder, rank)).collect::<Outcome<Vec<_>>>()?;
+        let mean = |what: fn(&Steps) -> f64| results.iter().map(what).sum::<f64>() / workers as f64;
+        *costs = RunCosts {
+            steps_per_s: mean(|result| result.count / result.wall_ns * 1e9),
+            cpu_ms: mean(|result| result.cpu_ns / result.count / 1e6),
+            call_us: mean(|result| result.call_ns / 1e3),
+            launcher: used(&job.running)?.since(before).cpu_ns as f64 / elapsed * 100.0,
+        };
+    }
+    Job::stop_all(jobs, setup)?;
+    Ok(costs)
 }
 
 /// What a worker has noted.
@@ -202,7 +227,8 @@ fn many(setup: &mut Setup) -> Outcome<()> {
         for (way, figures) in ways.iter().zip(&mut figures) {
             progress(format_args!("armed, {workers} ranks, {}, round {} of {rounds}", way.name, round + 1))?;
             let stacks = setup.folder("stacks")?;
-            let plan = Plan { workers, options: way.options, arguments: &["pace", PACE], stacks: &stacks };
+            let (options, arguments) = (way.options, &["pace", PACE]);
+            let plan = Plan { workers, options, arguments, stacks: &stacks, stderr: "stderr", gate: None };
             let job = Job::start(setup, plan)?;
             let (before, from_ns) = (used(&job.running)?, now_ns());
             std::thread::sleep(LOOK);

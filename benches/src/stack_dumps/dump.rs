@@ -41,7 +41,9 @@ impl Costs {
 pub(super) fn waiting_job(setup: &mut Setup) -> Outcome<(Job, PathBuf)> {
     let stacks = setup.folder("stacks")?;
     let workers = setup.amount.ranks;
-    let job = Job::start(setup, Plan { workers, options: &[], arguments: &["wait"], stacks: &stacks })?;
+    let arguments = &["wait"];
+    let plan = Plan { workers, options: &[], arguments, stacks: &stacks, stderr: "stderr", gate: None };
+    let job = Job::start(setup, plan)?;
     Ok((job, stacks))
 }
 

@@ -8,7 +8,7 @@ use std::io::Write as _;
 use super::{
     Setup,
     dump::LIMIT_S,
-    job::{Job, Plan, gate_path},
+    job::{Job, Plan, gate},
     seen::{Seen, Watches},
     whole::whole,
 };
@@ -47,7 +47,8 @@ pub(super) fn measure(setup: &mut Setup) -> Outcome<()> {
     heading(&format!(
         "a job of {ranks} ranks hangs, --hang-timeout={AFTER_S}; workers are looked at each 0.2 s"
     ))?;
-    writeln!(std::io::stdout(), "  {sentence}")?;
+    let out = &mut std::io::stdout();
+    writeln!(out, "  {sentence}")?;
     let names = [
         "end of the timeout -> noticed: the process that reads stacks is started",
         "noticed -> the first file of a rank",
@@ -57,7 +58,7 @@ pub(super) fn measure(setup: &mut Setup) -> Outcome<()> {
         "end of the timeout -> the launcher's line",
     ];
     for (name, span) in names.iter().zip(&spans) {
-        heading(name)?;
+        writeln!(out, "  {name}")?;
         line("hang", span, "ms")?;
     }
     let [_, _, _, pictures, _, _] = spans;
@@ -67,9 +68,16 @@ pub(super) fn measure(setup: &mut Setup) -> Outcome<()> {
 /// A job that hangs, to its line; and the end of the timeout after the last step of any rank.
 fn hang(setup: &mut Setup) -> Outcome<(u64, Seen)> {
     let (ranks, stacks) = (setup.amount.ranks, setup.folder("stacks")?);
-    let (gate, timeout) = (gate_path(setup).display().to_string(), format!("--hang-timeout={AFTER_S}"));
-    let options = [timeout.as_str(), "--progress=declared"];
-    let plan = Plan { workers: ranks, options: &options, arguments: &["hang", &gate], stacks: &stacks };
+    let gate = gate(setup, "gate")?;
+    let (timeout, path) = (format!("--hang-timeout={AFTER_S}"), gate.display().to_string());
+    let plan = Plan {
+        workers: ranks,
+        options: &[&timeout, "--progress=declared"],
+        arguments: &["hang", &path],
+        stacks: &stacks,
+        stderr: "stderr",
+        gate: Some(&gate),
+    };
     let mut job = Job::start(setup, plan)?;
     // From here on, the launcher starts nothing else.
     let watches = Watches::new(setup.bench.ours(), &stacks, job.running.stderr_path())?;

@@ -11,6 +11,9 @@ pub(super) struct Interval {
     count: usize,
 }
 
+/// Of fewer differences not even the least and the most have that confidence.
+const FEWEST: usize = 6;
+
 /// What is known beside a goal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -22,6 +25,8 @@ pub(super) enum Verdict {
     TooNoisy,
     /// The goal is inside of the range, and 0 is not.
     Open,
+    /// No range can be given.
+    TooFew,
 }
 
 impl Interval {
@@ -41,7 +46,9 @@ impl Interval {
 
     /// Compares with a goal in percent that is not to be exceeded.
     pub(super) fn against(self, goal: f64) -> Verdict {
-        if self.high <= goal {
+        if self.count < FEWEST {
+            Verdict::TooFew
+        } else if self.high <= goal {
             Verdict::Holds
         } else if self.low > goal {
             Verdict::DoesNotHold
@@ -69,6 +76,7 @@ impl fmt::Display for Verdict {
                 "not measurable: 0 and the goal are both inside of the range, for the noise of this machine"
             }
             Self::Open => "open: the goal is inside of the range",
+            Self::TooFew => "too few pairs for a verdict",
         })
     }
 }
@@ -98,7 +106,8 @@ mod tests {
         assert_eq!(interval(-0.3, 0.3).against(0.1), Verdict::TooNoisy);
         assert_eq!(interval(0.05, 0.3).against(0.1), Verdict::Open);
         assert_eq!(interval(0.2, 0.3).against(0.1), Verdict::DoesNotHold);
-        assert_eq!(Interval::of(&[]).against(0.1), Verdict::Open);
+        assert_eq!(Interval::of(&[0.0; 5]).against(0.1), Verdict::TooFew);
+        assert_eq!(Interval::of(&[0.0; 6]).against(0.1), Verdict::Holds);
         assert_eq!(interval(-0.3, 0.05).to_string(), "-0.125 % (-0.300 .. +0.050; 95 % of 9 pairs)");
     }
 }

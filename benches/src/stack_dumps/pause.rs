@@ -58,7 +58,9 @@ pub(super) fn measure(setup: &mut Setup) -> Outcome<()> {
     let (rank, noted) = (RANK.to_string(), path.display().to_string());
     let arguments = ["spin", rank.as_str(), noted.as_str()];
     progress(format_args!("pause: {workers} ranks are started"))?;
-    let job = Job::start(setup, Plan { workers, options: &[], arguments: &arguments, stacks: &stacks })?;
+    let arguments = &arguments;
+    let plan = Plan { workers, options: &[], arguments, stacks: &stacks, stderr: "stderr", gate: None };
+    let job = Job::start(setup, plan)?;
     let pid = *job.pids.get(&RANK).ok_or("there is no such rank")?;
     let mut windows: Vec<Vec<Window>> = vec![Vec::new(); KINDS.len()];
     for round in 0..rounds {
