@@ -97,10 +97,8 @@ fn few(setup: &mut Setup) -> Outcome<()> {
 fn print_pairs(workers: usize, ways: [&Way; 2], pairs: &[[RunCosts; 2]]) -> Outcome<()> {
     let out = &mut std::io::stdout();
     let [without, with] = ways.map(|way| way.name);
-    heading(&format!(
-        "two jobs at the same time, each of {} that compute: {with}, and {without}",
-        counted(workers, "worker")
-    ))?;
+    let each = counted(workers, "worker");
+    heading(&format!("two jobs that compute at the same time, each with {each}: {with}, and {without}"))?;
     let of = |side: usize, what: fn(&RunCosts) -> f64| {
         let mut figures = Figures::default();
         pairs.iter().for_each(|pair| figures.add(what(&pair[side])));

@@ -1,8 +1,8 @@
 //! How long a worker does not run while stacks are taken: it reads the clock all the time, and notes each longer gap.
 //!
-//! A gap is a stop for a native stack, or a wait for a CPU while another process has it. A dump without native stacks
-//! stops nothing, and so shows what waiting for a CPU alone makes of it; a dump of this one rank leaves the other CPUs
-//! free, and so shows the stop.
+//! A gap is a stop for a native stack, or a wait for a CPU while another process has it; the kernel keeps account of the
+//! latter. A dump without native stacks stops nothing. A dump of this one rank leaves the other CPUs free, and so shows
+//! the stop alone; with all ranks, what has stopped the worker may have to wait for a CPU itself.
 
 use std::{io::Write as _, path::Path, process::Command, time::Duration};
 
@@ -15,7 +15,6 @@ use super::{
 use crate::{
     Outcome,
     figures::{Figures, heading, line, progress},
-    launcher::is_interrupted,
     processes::waited_for_cpu_ns,
     stamps::now_ns,
 };
@@ -82,9 +81,6 @@ pub(super) fn measure(setup: &mut Setup) -> Outcome<()> {
 }
 
 fn window(setup: &Setup, job: &Job, pid: i32, what: What, length: Duration) -> Outcome<Window> {
-    if is_interrupted() {
-        return Err("interrupted".into());
-    }
     let folder = setup.folder("dump")?;
     let before = waited_for_cpu_ns(pid)?;
     let (from_ns, to_ns) = match what {
@@ -119,24 +115,26 @@ fn print(windows: &[Vec<Window>], gaps: &[Gap]) -> Outcome<()> {
     heading("a worker that computes, while stacks are taken: the longest time for which it does not run")?;
     let out = &mut std::io::stdout();
     for ((_, name), windows) in KINDS.iter().zip(windows) {
-        let (mut longest, mut sums, mut waits, mut spans) =
-            (Figures::default(), Figures::default(), Figures::default(), Figures::default());
+        let [mut longest, mut sums, mut waits, mut rests, mut spans]: [Figures; 5] = Default::default();
         for Window { from_ns, to_ns, waited_ms } in windows {
             let Missed { longest: most, sum } = gaps::within(gaps, *from_ns, *to_ns);
             longest.add(most);
             sums.add(sum);
             waits.add(*waited_ms);
+            rests.add((sum - waited_ms).max(0.0));
             spans.add((to_ns - from_ns) as f64 / 1e6);
         }
         writeln!(out, "  {name}")?;
         line("longest", &longest, "ms")?;
         line("in all", &sums, "ms")?;
         line("no CPU", &waits, "ms")?;
+        line("the rest", &rests, "ms")?;
         line("of a time", &spans, "ms")?;
     }
-    writeln!(
-        out,
-        "  longest, in all: gaps above 0.02 ms; no CPU: it could run, and another process had the CPU"
-    )?;
+    let words = [
+        "  longest, in all: gaps above 0.02 ms; no CPU: it could run, and another process had the CPU;",
+        "  the rest: it was stopped, or the kernel or the host of this machine was at work",
+    ];
+    writeln!(out, "{}", words.join("\n"))?;
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::Setup;
-use crate::{Outcome, processes::children_cpu_s};
+use crate::{Outcome, launcher::is_interrupted, processes::children_cpu_s};
 
 /// What a program took and said.
 #[derive(Debug)]
@@ -21,6 +21,9 @@ pub(super) struct Ran {
 impl Ran {
     /// Runs a program, which must succeed.
     pub(super) fn of(setup: &Setup, command: Command) -> Outcome<Self> {
+        if is_interrupted() {
+            return Err("interrupted".into());
+        }
         let stdout = setup.bench.folder.path().join("stdout");
         // No other child of this process ends meanwhile, unless its job has failed.
         let before = children_cpu_s()?;
