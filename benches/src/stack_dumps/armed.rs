@@ -23,8 +23,8 @@ const GOAL: f64 = 0.1;
 /// Steps of a worker in a run.
 const STEPS: usize = 300;
 
-/// Pairs of each way in a round.
-const IN_A_ROUND: usize = 8;
+/// Pairs of each way in a round, each of which is measured on the same CPUs twice: the other way round.
+const IN_A_ROUND: usize = 4;
 
 /// Of jobs of many ranks, rounds at most, and for how long each is looked at.
 const ROUNDS_OF_MANY: usize = 3;
@@ -64,6 +64,17 @@ struct RunCosts {
     launcher: f64,
 }
 
+impl RunCosts {
+    fn mean(self, other: Self) -> Self {
+        Self {
+            steps_per_s: self.steps_per_s.midpoint(other.steps_per_s),
+            cpu_ms: self.cpu_ms.midpoint(other.cpu_ms),
+            call_us: self.call_us.midpoint(other.call_us),
+            launcher: self.launcher.midpoint(other.launcher),
+        }
+    }
+}
+
 /// Measures jobs.
 pub(super) fn measure(setup: &mut Setup) -> Outcome<()> {
     few(setup)?;
@@ -73,28 +84,39 @@ pub(super) fn measure(setup: &mut Setup) -> Outcome<()> {
 fn few(setup: &mut Setup) -> Outcome<()> {
     let workers = std::thread::available_parallelism().map_or(1, |cpus| (cpus.get() / 2).clamp(1, 16));
     let turns = setup.amount.rounds * IN_A_ROUND;
-    let [without, watched @ ..] = &WAYS;
-    let mut pairs: [Vec<[RunCosts; 2]>; 2] = Default::default();
+    let without = &WAYS[0];
+    // The first pair is a control: two jobs that are alike show what the method cannot tell apart.
+    let mut pairs: [Vec<[RunCosts; 2]>; 3] = Default::default();
     for turn in 0..turns {
         progress(format_args!("armed, turn {} of {turns}", turn + 1))?;
-        for (way, pairs) in watched.iter().zip(&mut pairs) {
-            // Each is the first to be started as often as the other.
-            pairs.push(if turn % 2 == 0 {
-                run(setup, workers, [without, way])?
-            } else {
-                let [with, without] = run(setup, workers, [way, without])?;
-                [without, with]
-            });
+        for (way, pairs) in WAYS.iter().zip(&mut pairs) {
+            // Each is the first to be started as often as the other, and has each half of the CPUs as often.
+            let [first, second] = if turn % 2 == 0 { [without, way] } else { [way, without] };
+            let once = run(setup, workers, [(first, 0), (second, 1)])?;
+            let again = run(setup, workers, [(first, 1), (second, 0)])?;
+            let mut pair = [once[0].mean(again[0]), once[1].mean(again[1])];
+            if turn % 2 == 1 {
+                pair.reverse();
+            }
+            pairs.push(pair);
         }
     }
     progress(format_args!(""))?;
-    for (way, pairs) in watched.iter().zip(&pairs) {
-        print_pairs(workers, [without, way], pairs)?;
+    let mut noise = Noise::default();
+    for (way, pairs) in WAYS.iter().zip(&pairs) {
+        print_pairs(workers, [without, way], pairs, &mut noise)?;
     }
     Ok(())
 }
 
-fn print_pairs(workers: usize, ways: [&Way; 2], pairs: &[[RunCosts; 2]]) -> Outcome<()> {
+/// By how much two jobs that are alike may differ, in percent.
+#[derive(Debug, Default)]
+struct Noise {
+    time: Option<f64>,
+    cpu: Option<f64>,
+}
+
+fn print_pairs(workers: usize, ways: [&Way; 2], pairs: &[[RunCosts; 2]], noise: &mut Noise) -> Outcome<()> {
     let out = &mut std::io::stdout();
     let [without, with] = ways.map(|way| way.name);
     let each = counted(workers, "worker");
@@ -115,14 +137,21 @@ fn print_pairs(workers: usize, ways: [&Way; 2], pairs: &[[RunCosts; 2]]) -> Outc
     }
     let time = |[without, with]: &[RunCosts; 2]| more(with.steps_per_s, without.steps_per_s);
     let cpu = |[without, with]: &[RunCosts; 2]| more(without.cpu_ms, with.cpu_ms);
-    let differences: [(&str, Vec<f64>); 2] = [
-        ("time of a step", pairs.iter().map(time).collect()),
-        ("CPU time of a step", pairs.iter().map(cpu).collect()),
+    let differences: [(&str, Vec<f64>, &mut Option<f64>); 2] = [
+        ("time of a step", pairs.iter().map(time).collect(), &mut noise.time),
+        ("CPU time of a step", pairs.iter().map(cpu).collect(), &mut noise.cpu),
     ];
-    for (what, differences) in &differences {
-        let interval = Interval::of(differences);
+    for (what, differences, noise) in differences {
+        let interval = Interval::of(&differences);
         writeln!(out, "  {what}, more: {interval}")?;
-        writeln!(out, "  goal: at most {GOAL} %: {}", interval.against(GOAL))?;
+        match *noise {
+            None => *noise = Some(interval.farthest()),
+            Some(noise) => writeln!(out, "  goal: at most {GOAL} %: {}", interval.against(GOAL, noise))?,
+        }
+    }
+    if with == without {
+        writeln!(out, "  a control: what these differ by is what cannot be told apart here")?;
+        return Ok(());
     }
     // What can be accounted for has no noise to speak of.
     let launcher = of(1, |run| run.launcher).median() - of(0, |run| run.launcher).median();
@@ -142,16 +171,18 @@ fn more(first: f64, second: f64) -> f64 {
     (second / first - 1.0) * 100.0
 }
 
-/// Two jobs at the same time, so that a machine that is slower for a while is so for both.
-fn run(setup: &mut Setup, workers: usize, ways: [&Way; 2]) -> Outcome<[RunCosts; 2]> {
+/// Two jobs at the same time, so that a machine that is slower for a while is so for both; each on the half of the CPUs
+/// with this number.
+fn run(setup: &mut Setup, workers: usize, ways: [(&Way, usize); 2]) -> Outcome<[RunCosts; 2]> {
     let stacks = setup.folder("stacks")?;
     let (mut jobs, mut folders) = (Vec::new(), Vec::new());
-    for (way, name) in ways.into_iter().zip(["first", "second"]) {
+    for ((way, half), name) in ways.into_iter().zip(["first", "second"]) {
         let results = setup.folder(name)?;
         let gate = gate(setup, &format!("gate-{name}"))?;
         let (folder, path) = (results.display().to_string(), gate.display().to_string());
         let (count, declares) = (STEPS.to_string(), if way.declares { "declares" } else { "plain" });
-        let arguments = ["steps", &path, &folder, &count, declares];
+        let first_cpu = (half * workers).to_string();
+        let arguments = ["steps", &path, &folder, &count, declares, &first_cpu];
         let (stderr, gate) = (&*format!("stderr-{name}"), Some(&*gate));
         let plan =
             Plan { workers, options: way.options, arguments: &arguments, stacks: &stacks, stderr, gate };

@@ -21,9 +21,9 @@ pub(super) enum Verdict {
     Holds,
     /// The whole range is above the goal.
     DoesNotHold,
-    /// The goal is inside of the range, and so is 0.
+    /// The goal is below what things that are alike differ by, and so may be the difference.
     TooNoisy,
-    /// The goal is inside of the range, and 0 is not.
+    /// The goal is inside of the range.
     Open,
     /// No range can be given.
     TooFew,
@@ -44,16 +44,21 @@ impl Interval {
         Self { low: at((middle - reach).floor()), median, high: at((middle + reach).ceil()), count }
     }
 
-    /// Compares with a goal in percent that is not to be exceeded.
-    pub(super) fn against(self, goal: f64) -> Verdict {
+    /// How far the range reaches from 0.
+    pub(super) fn farthest(self) -> f64 {
+        self.low.abs().max(self.high.abs())
+    }
+
+    /// Compares with a goal in percent that is not to be exceeded, where things that are alike differ by up to `noise`.
+    pub(super) fn against(self, goal: f64, noise: f64) -> Verdict {
         if self.count < FEWEST {
             Verdict::TooFew
+        } else if noise > goal && self.low <= noise && self.high >= -noise {
+            Verdict::TooNoisy
         } else if self.high <= goal {
             Verdict::Holds
         } else if self.low > goal {
             Verdict::DoesNotHold
-        } else if self.low <= 0.0 {
-            Verdict::TooNoisy
         } else {
             Verdict::Open
         }
@@ -73,7 +78,7 @@ impl fmt::Display for Verdict {
             Self::Holds => "holds",
             Self::DoesNotHold => "does not hold",
             Self::TooNoisy => {
-                "not measurable: 0 and the goal are both inside of the range, for the noise of this machine"
+                "not measurable: jobs that are alike differ by more than the goal, and by as much"
             }
             Self::Open => "open: the goal is inside of the range",
             Self::TooFew => "too few pairs for a verdict",
@@ -102,12 +107,22 @@ mod tests {
     #[test]
     fn a_goal_inside_of_the_range_is_not_decided() {
         let interval = |low, high| Interval { low, median: f64::midpoint(low, high), high, count: 9 };
-        assert_eq!(interval(-0.3, 0.05).against(0.1), Verdict::Holds);
-        assert_eq!(interval(-0.3, 0.3).against(0.1), Verdict::TooNoisy);
-        assert_eq!(interval(0.05, 0.3).against(0.1), Verdict::Open);
-        assert_eq!(interval(0.2, 0.3).against(0.1), Verdict::DoesNotHold);
-        assert_eq!(Interval::of(&[0.0; 5]).against(0.1), Verdict::TooFew);
-        assert_eq!(Interval::of(&[0.0; 6]).against(0.1), Verdict::Holds);
+        assert_eq!(interval(-0.3, 0.05).against(0.1, 0.05), Verdict::Holds);
+        assert_eq!(interval(-0.3, 0.3).against(0.1, 0.05), Verdict::Open);
+        assert_eq!(interval(0.2, 0.3).against(0.1, 0.05), Verdict::DoesNotHold);
+        assert_eq!(Interval::of(&[0.0; 5]).against(0.1, 0.0), Verdict::TooFew);
+        assert_eq!(Interval::of(&[0.0; 6]).against(0.1, 0.0), Verdict::Holds);
         assert_eq!(interval(-0.3, 0.05).to_string(), "-0.125 % (-0.300 .. +0.050; 95 % of 9 pairs)");
+    }
+
+    #[test]
+    fn what_is_as_small_as_the_noise_is_not_measurable() {
+        let interval = |low, high| Interval { low, median: f64::midpoint(low, high), high, count: 9 };
+        let noise = interval(-0.4, 0.2).farthest();
+        assert!((noise - 0.4).abs() < 1e-9);
+        for within in [interval(-0.5, -0.1), interval(-0.1, 0.05), interval(0.3, 0.6)] {
+            assert_eq!(within.against(0.1, noise), Verdict::TooNoisy, "{within}");
+        }
+        assert_eq!(interval(0.5, 0.6).against(0.1, noise), Verdict::DoesNotHold);
     }
 }

@@ -117,8 +117,10 @@ def spin(rank, path):
             before = now
 
 
-def steps(gate, folder, count, declares):
-    """Makes so many steps, and notes how many, their wall and CPU time, and what a declaration takes, in ns."""
+def steps(gate, folder, count, declares, first_cpu):
+    """Makes so many steps on one CPU, and notes how many, their wall and CPU time, and what a declaration takes, in ns."""
+    cpus = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, [cpus[(int(first_cpu) + RANK) % len(cpus)]])
     gate, count, declares = Gate(gate), int(count), declares == "declares"
     for _ in range(10):
         compute()
