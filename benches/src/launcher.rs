@@ -54,6 +54,19 @@ pub enum Side {
     Torchrun,
 }
 
+/// Finds a program in the folder of this one.
+///
+/// # Errors
+/// It is not there, and is built with the given package.
+pub fn program(name: &str, package: &str) -> Outcome<PathBuf> {
+    let path = std::env::current_exe()?.with_file_name(name);
+    if path.is_file() {
+        return Ok(path);
+    }
+    let build = format!("cargo build --profile dist -p {package} --bin {name}");
+    Err(format!("{} is missing; build it with `{build}`", path.display()).into())
+}
+
 /// What all cases work with.
 #[derive(Debug)]
 pub struct Bench {
@@ -71,15 +84,6 @@ impl Bench {
     /// # Errors
     /// One is missing.
     pub fn new() -> Outcome<Self> {
-        let own = std::env::current_exe()?;
-        let find = |name: &str, package: &str| {
-            let path = own.with_file_name(name);
-            let missing = || {
-                let build = format!("cargo build --profile dist -p {package} --bin {name}");
-                format!("{} is missing; build it with `{build}`", path.display())
-            };
-            if path.is_file() { Ok(path.clone()) } else { Err(missing()) }
-        };
         let torchrun = std::env::var_os("TORCHRUN").map(PathBuf::from);
         if let Some(torchrun) = torchrun.as_ref().filter(|path| !path.is_file()) {
             return Err(format!("TORCHRUN={} is no file", torchrun.display()).into());
@@ -88,9 +92,9 @@ impl Bench {
         let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let folder = tempfile::Builder::new().prefix("dlrover-bench-").tempdir_in(parent)?;
         Ok(Self {
-            ours: find("dlrover-run", "launcher")?,
+            ours: program("dlrover-run", "launcher")?,
             torchrun,
-            stamp: find("stamp", "dlrover-benches")?,
+            stamp: program("stamp", "dlrover-benches")?,
             stamps: Stamps::new(folder.path().join("stamps"))?,
             folder,
         })
@@ -100,6 +104,32 @@ impl Bench {
     #[must_use]
     pub fn sides(&self) -> Vec<Side> {
         if self.torchrun.is_some() { vec![Side::Ours, Side::Torchrun] } else { vec![Side::Ours] }
+    }
+
+    /// Our launcher.
+    #[must_use]
+    pub fn ours(&self) -> &Path {
+        &self.ours
+    }
+
+    /// Waits until no process of the bench is left but this one.
+    ///
+    /// # Errors
+    /// Some are, by their process ids and names.
+    pub fn expect_none_left(&self) -> Outcome<()> {
+        let deadline_ns = now_ns() + 10_000_000_000;
+        loop {
+            let left = marked(self.stamps.path());
+            if left.is_empty() {
+                return Ok(());
+            }
+            if now_ns() > deadline_ns {
+                let names: Vec<String> = left.into_iter().map(name_of).collect();
+                return Err(format!("processes are left behind: {}", names.join(", ")).into());
+            }
+            // They are no children of this process, so that there is nothing to wait for.
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// One line about what is measured.
@@ -143,9 +173,18 @@ impl Bench {
         let mut command = Command::new(program);
         command.args(meeting).arg(format!("--nproc-per-node={}", plan.workers));
         command.args(plan.options).arg("--no-python").arg(&self.stamp).args(plan.arguments);
+        self.spawn(command, plan.stdout, stderr)
+    }
+
+    /// Starts a program that belongs to the bench, as all that it starts do. Its standard error goes to a file named
+    /// `stderr`.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn spawn(&self, mut command: Command, stdout: Stdio, stderr: &str) -> Outcome<Running> {
         command.env(stamps::VARIABLE, self.stamps.path()).env("TMPDIR", self.folder.path());
         let stderr = self.folder.path().join(stderr);
-        command.stdin(Stdio::null()).stdout(plan.stdout).stderr(File::create(&stderr)?);
+        command.stdin(Stdio::null()).stdout(stdout).stderr(File::create(&stderr)?);
         let exec_ns = now_ns();
         let child = command.spawn()?;
         // The command holds our ends of pipes.
@@ -194,15 +233,9 @@ impl Running {
     /// It does not end.
     pub fn wait(&mut self) -> Outcome<u64> {
         let (at_ns, status) =
-            self.end.recv_timeout(TIMEOUT).map_err(|_| format!("{} does not end", self.name()))?;
+            self.end.recv_timeout(TIMEOUT).map_err(|_| format!("{} does not end", name_of(self.pid)))?;
         self.ended = Some(status?);
         Ok(at_ns)
-    }
-
-    /// Its process id and its command line.
-    fn name(&self) -> String {
-        let line = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
-        format!("{} ({})", self.pid, String::from_utf8_lossy(&line).replace('\0', " ").trim_end())
     }
 
     /// Like [`Running::wait`], and the run must have succeeded.
@@ -225,6 +258,12 @@ impl Running {
     pub fn stop(&mut self) -> Outcome<()> {
         kill(Pid::from_raw(self.pid), Signal::SIGTERM)?;
         self.wait().map(drop)
+    }
+
+    /// The file of its standard error.
+    #[must_use]
+    pub fn stderr_path(&self) -> &Path {
+        &self.stderr
     }
 
     /// Returns its standard error.
@@ -258,20 +297,26 @@ impl Drop for Running {
     }
 }
 
-/// Kills workers that are left: of a killed torchrun, or the bench's own.
-fn kill_workers(stamps: &Path) {
-    let marker = format!("{}={}", stamps::VARIABLE, stamps.display());
+/// Its process id and its command line.
+fn name_of(pid: i32) -> String {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    format!("{pid} ({})", String::from_utf8_lossy(&line).replace('\0', " ").trim_end())
+}
+
+/// The processes that have the environment of this bench, other than itself.
+fn marked(stamps: &Path) -> Vec<i32> {
+    let is_marked = |pid: &i32| {
+        processes::variable(*pid, stamps::VARIABLE).is_some_and(|value| Path::new(&value) == stamps)
+    };
     let pids = fs::read_dir("/proc").into_iter().flatten();
-    for pid in pids.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok()) {
-        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        if environment.split(|byte| *byte == 0).any(|entry| entry == marker.as_bytes()) {
-            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-        }
-    }
+    pids.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok()).filter(is_marked).collect()
 }
 
 impl Drop for Bench {
+    /// Kills workers that are left: of a killed torchrun, or the bench's own.
     fn drop(&mut self) {
-        kill_workers(self.stamps.path());
+        for pid in marked(self.stamps.path()) {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! * `src/bin/gpus.rs`: the choice of accelerators; its cases are in [`gpus`].
 //! * `src/bin/launch.rs`: the launcher and torchrun; its cases are in [`launch`].
 //! * `src/bin/rendezvous.rs`: thousands of agents and one job master; its cases are in [`rendezvous`].
+//! * `src/bin/stacks.rs`: the stacks of a job that hangs; its cases are in [`stack_dumps`].
 //! * `src/bin/store.rs`: the store and torch's own.
 
 pub mod cases;
@@ -15,6 +16,7 @@ pub mod launcher;
 pub mod machine;
 pub mod processes;
 pub mod rendezvous;
+pub mod stack_dumps;
 pub mod stamps;
 
 /// The result of a bench; errors are only printed.

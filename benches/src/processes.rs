@@ -2,6 +2,11 @@
 
 use std::{fs, path::Path};
 
+use nix::sys::{
+    resource::{UsageWho, getrusage},
+    time::TimeVal,
+};
+
 use crate::Outcome;
 
 /// Kibibytes of one process; shared pages are divided among the processes that share them.
@@ -93,6 +98,40 @@ fn voluntary_switches(thread: &Path) -> Option<u64> {
     line.trim().parse().ok()
 }
 
+/// Returns a variable of the environment that a process was started with; nothing when that may not be read.
+#[must_use]
+pub fn variable(pid: i32, name: &str) -> Option<String> {
+    value(&fs::read(format!("/proc/{pid}/environ")).ok()?, name)
+}
+
+fn value(environment: &[u8], name: &str) -> Option<String> {
+    let of = |entry: &[u8]| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=").map(<[u8]>::to_vec);
+    String::from_utf8(environment.split(|byte| *byte == 0).find_map(of)?).ok()
+}
+
+/// Returns the CPU time in seconds of this process's children that have ended, and of theirs.
+///
+/// # Errors
+/// The kernel does not say.
+pub fn children_cpu_s() -> Outcome<f64> {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+    let seconds = |time: TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
+    Ok(seconds(usage.user_time()) + seconds(usage.system_time()))
+}
+
+/// Returns for how long all threads of a process have waited for a CPU while they could run, in nanoseconds.
+///
+/// # Errors
+/// The process is gone, or the kernel keeps no such account.
+pub fn waited_for_cpu_ns(pid: i32) -> Outcome<u64> {
+    let mut waited = 0;
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let account = fs::read_to_string(thread?.path().join("schedstat"))?;
+        waited += account.split_ascii_whitespace().nth(1).ok_or("no schedstat")?.parse::<u64>()?;
+    }
+    Ok(waited)
+}
+
 /// Returns the children of a process, with their names as in `ps`.
 #[must_use]
 pub fn children(parent: i32) -> Vec<(i32, String)> {
@@ -105,4 +144,19 @@ pub fn children(parent: i32) -> Vec<(i32, String)> {
             (of == parent).then(|| (pid, name.to_owned()))
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_is_found_by_its_whole_name() {
+        let environment = b"RANK_X=1\0RANK=3\0EMPTY=\0NOT_UTF8=\xff\0";
+        assert_eq!(value(environment, "RANK").as_deref(), Some("3"));
+        assert_eq!(value(environment, "EMPTY").as_deref(), Some(""));
+        for missing in ["RAN", "ANK", "NOT_UTF8", "X"] {
+            assert_eq!(value(environment, missing), None, "{missing}");
+        }
+    }
 }

@@ -19,7 +19,7 @@ const CRATES: [(&str, &[&str]); 13] = [
         &["agent", "diagnosis", "launcher", "master-proto", "probes", "processes", "rules", "stacks"],
     ),
     ("packaging/wheel", &["dlrover-diag", "launcher"]),
-    ("benches", &["agent", "diagnosis", "launcher", "master", "master-proto", "rules", "store"]),
+    ("benches", &["agent", "diagnosis", "launcher", "master", "master-proto", "rules", "stacks", "store"]),
 ];
 
 fn tree() -> &'static Path {
