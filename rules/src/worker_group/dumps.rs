@@ -25,7 +25,7 @@ pub(super) struct Dumps {
 
 impl WorkerGroup {
     /// The master has ordered the stacks of the workers. An order that is ignored needs no answer: the master does not
-    /// wait for longer than [`crate::job::DUMP_TIMEOUT`], and then says that this node has sent none.
+    /// wait for longer than `DUMP_TIMEOUT` of `crate::job`, and then says that this node has sent none.
     pub(super) fn on_dump_ordered(&mut self, now: Moment, round: Round, episode: u32) -> Vec<Effect> {
         // A job without terms of hangs has no episodes.
         let (State::Running(workers), Some(terms)) = (&self.state, &self.limits.hang) else {
