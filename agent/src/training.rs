@@ -92,16 +92,10 @@ impl TrainingSampler {
         self.round = Some(round);
         self.pids.clear();
         self.steps.clear();
-        let Some(terms) = self.terms.as_ref().filter(|terms| !terms.sources.output && !terms.sources.cpu)
-        else {
-            return self.schedule();
-        };
-        // Where there can be no such watch, workers are sampled from the start.
+        // Without such a watch, workers are sampled from the start.
         self.untouched = self.files.as_ref().and_then(|files| files.first_touch().ok());
-        match self.untouched {
-            Some(_) => self.next = Instant::now().checked_add(terms.grace),
-            None => self.schedule(),
-        }
+        let is_noticed = self.untouched.is_some();
+        self.schedule(|terms| terms.first_sample(is_noticed));
     }
 
     pub(crate) fn started(&mut self, local_rank: LocalRank, pid: i32) {
@@ -118,9 +112,9 @@ impl TrainingSampler {
         self.pids.clear();
     }
 
-    fn schedule(&mut self) {
-        let interval = self.terms.as_ref().filter(|_| self.files.is_some()).map(HangTerms::sample_interval);
-        self.next = interval.map(|interval| Instant::now() + interval);
+    fn schedule(&mut self, after: impl FnOnce(&HangTerms) -> Duration) {
+        let after = self.terms.as_ref().filter(|_| self.files.is_some()).map(after);
+        self.next = after.and_then(|after| Instant::now().checked_add(after));
     }
 
     /// Waits until the next sample is due. Cancel-safe.
@@ -143,13 +137,12 @@ impl TrainingSampler {
     /// Takes a sample: a few system calls for each worker, none of which waits.
     pub(crate) fn sample(&mut self) -> Option<Event> {
         self.untouched = None;
-        self.schedule();
+        self.schedule(HangTerms::sample_interval);
         let (round, sources) = (self.round?, self.terms.as_ref()?.sources);
-        let watches_others = sources.output || sources.cpu;
         let mut samples = Vec::new();
         for told in self.files.as_mut()?.sample() {
             let pid = self.pids.get(&told.local_rank).and_then(|pid| u32::try_from(*pid).ok());
-            let activity = pid.filter(|_| watches_others).and_then(activity);
+            let activity = pid.filter(|_| sources.are_wide()).and_then(activity);
             if let Some(step) = told.step {
                 self.steps.insert(told.local_rank, step);
             }

@@ -280,6 +280,20 @@ impl Running {
         own.extend(guard.map(|(pid, _)| (pid, "guard")));
         own
     }
+
+    /// Returns what these have used of the CPUs.
+    ///
+    /// # Errors
+    /// One of them has ended.
+    pub fn used(&self) -> Outcome<processes::Used> {
+        let mut sum = processes::Used::default();
+        for (pid, _) in self.own_processes() {
+            let used = processes::Used::of(pid)?;
+            sum.cpu_ns += used.cpu_ns;
+            sum.voluntary_switches += used.voluntary_switches;
+        }
+        Ok(sum)
+    }
 }
 
 impl Drop for Running {

@@ -74,9 +74,7 @@ impl CheckedNode {
             notes: request.checked.as_ref().map(|checked| checked.local.notes.clone()).unwrap_or_default(),
         }
     }
-}
 
-impl CheckedNode {
     /// Its number in the check, its host and its address: `node 4 (host-e, 10.0.0.4)`.
     pub(crate) fn name(&self, number: u32) -> String {
         let Self { host, ip, .. } = self;

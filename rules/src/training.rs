@@ -38,6 +38,14 @@ pub struct HangSources {
     pub cpu: bool,
 }
 
+impl HangSources {
+    /// Whether a worker that declares nothing may show progress.
+    #[must_use]
+    pub fn are_wide(self) -> bool {
+        self.output || self.cpu
+    }
+}
+
 /// What follows from a hang, after the stacks are taken and every node is notified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OnHang {
@@ -85,6 +93,14 @@ impl HangTerms {
     /// than the timeout, after which a rank that has advanced may be stalled again.
     pub(crate) fn dump_interval(&self) -> Duration {
         self.timeout.min(LONGEST_DUMP_INTERVAL)
+    }
+
+    /// How long after their start workers are sampled first. `is_touch_noticed`: when a worker touches the files in which
+    /// it declares progress, a sample is taken anyhow; without that there is nothing to find before the grace period
+    /// is over.
+    #[must_use]
+    pub fn first_sample(&self, is_touch_noticed: bool) -> Duration {
+        if is_touch_noticed && !self.sources.are_wide() { self.grace } else { self.sample_interval() }
     }
 
     /// How often workers are sampled, so that a hang is noticed soon after its timeout.

@@ -86,7 +86,7 @@ pub enum JobFailure {
 /// Nodes that the job master has refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedNodes {
-    /// How many; at least 1.
+    /// How many; at least 1. A launcher that is started again counts again.
     pub nodes: u32,
     /// The last of them.
     pub last: NodeName,

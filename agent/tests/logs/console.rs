@@ -14,7 +14,7 @@ fn a_stuck_console_blocks_the_worker_and_nothing_else() {
     let mut other = shell(&mut generation, 1, "echo quiet; echo words >&2");
     let file = generation.log_files(RANK_0).0.unwrap();
     // A full queue of 1 MiB, less the prefixes.
-    wait_until("the file to grow", || length(&file) > 700 << 10);
+    await_length(&file, |length| length > 700 << 10);
     assert!(other.wait().unwrap().success(), "a worker that prints little is not held up");
 
     let start = Instant::now();
@@ -30,7 +30,7 @@ fn a_stuck_console_blocks_the_worker_and_nothing_else() {
     let mut worker = shell(&mut next, 0, "echo alive");
     assert!(worker.wait().unwrap().success());
     let next_file = next.log_files(RANK_0).0.unwrap();
-    wait_until("the next file", || length(&next_file) == 6);
+    await_length(&next_file, |length| length == 6);
     let lost = drained.lost + drain(&mut next, Duration::from_millis(100)).lost;
 
     // The console is read again: everything queued arrives, also the last messages and the number of dropped ones.
@@ -56,7 +56,7 @@ fn back_pressure_loses_nothing() {
     // 16 MB are more than the queue, the pipes and the buffers hold.
     let mut worker = python(&mut generation, 0, "for i in range(200000): print(f'{i:079}')");
     let file = generation.log_files(RANK_0).0.unwrap();
-    wait_until("the queue to fill", || length(&file) > 900 << 10);
+    await_length(&file, |length| length > 900 << 10);
     assert_eq!(worker.try_wait().unwrap(), None);
     let out = reader(screen.out);
     assert!(worker.wait().unwrap().success());
@@ -77,7 +77,7 @@ fn a_non_blocking_console_gets_everything() {
     let mut generation = open(&mut logs, 0, 1);
     let mut worker = python(&mut generation, 0, "for i in range(40000): print(f'{i:079}')");
     let file = generation.log_files(RANK_0).0.unwrap();
-    wait_until("the queue to fill", || length(&file) > 900 << 10);
+    await_length(&file, |length| length > 900 << 10);
     let seen = reader(screen);
     assert!(worker.wait().unwrap().success());
     assert_eq!(drain(&mut generation, LONG_TIMEOUT), Drained::default());

@@ -91,7 +91,7 @@ while os.fstat(1).st_size: time.sleep(0.001)
 os.write(1, b"second\n")
 "#;
     let mut worker = python(&mut generation, 0, script);
-    wait_until("the first line", || length(&file) == 6);
+    await_length(&file, |length| length == 6);
     File::options().write(true).open(&file).unwrap().set_len(0).unwrap();
     assert!(worker.wait().unwrap().success());
     assert_eq!(fs::read(&file).unwrap(), b"second\n");

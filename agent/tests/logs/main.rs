@@ -9,8 +9,8 @@ mod pipes;
 use std::{
     collections::BTreeSet,
     fs::{self, File},
-    io::{Read as _, Write as _},
-    os::fd::{AsRawFd as _, OwnedFd},
+    io::{self, Read as _, Write as _},
+    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread::{self, JoinHandle},
@@ -21,9 +21,12 @@ use agent::{
     Console, Drained, GenerationLogs, LogConfig, LogDir, LogError, Logs, Stream, Streams, TAIL_BYTES,
 };
 use nix::{
+    errno::Errno,
     fcntl::{FcntlArg, OFlag, fcntl},
+    poll::{PollFd, PollFlags, PollTimeout, poll},
     pty::{OpenptyResult, openpty},
     sys::{
+        inotify::{AddWatchFlags, InitFlags, Inotify},
         signal::{Signal, kill},
         termios::{SetArg, cfmakeraw, tcgetattr, tcsetattr},
     },
@@ -122,12 +125,24 @@ fn drain(generation: &mut GenerationLogs, timeout: Duration) -> Drained {
     generation.drain(timeout).blocking_recv().unwrap()
 }
 
-/// A file that grows has no event that is worth a dependency: the sleep is the pause between two looks.
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < LONG_TIMEOUT, "waited in vain: {what}");
-        thread::sleep(Duration::from_millis(2));
+/// Waits until a file is long enough.
+fn await_length(path: &Path, is_enough: impl Fn(u64) -> bool) {
+    let growth = Inotify::init(InitFlags::IN_CLOEXEC).unwrap();
+    growth.add_watch(path, AddWatchFlags::IN_MODIFY).unwrap();
+    while !is_enough(length(path)) {
+        assert!(await_any(growth.as_fd(), PollFlags::POLLIN), "{} bytes", length(path));
+        growth.read_events().unwrap();
+    }
+}
+
+/// Waits until a descriptor is ready, and returns whether that came in time.
+fn await_any(fd: BorrowedFd<'_>, events: PollFlags) -> bool {
+    let timeout = PollTimeout::try_from(LONG_TIMEOUT).unwrap();
+    loop {
+        match poll(&mut [PollFd::new(fd, events)], timeout) {
+            Err(Errno::EINTR) => {}
+            ready => return ready.unwrap() > 0,
+        }
     }
 }
 

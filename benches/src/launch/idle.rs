@@ -9,7 +9,6 @@ use crate::{
     Outcome,
     figures::{Short, heading, progress},
     launcher::{Bench, Plan, Running, Side, TIMEOUT},
-    processes::Used,
 };
 
 use std::io::Write as _;
@@ -29,13 +28,13 @@ pub(super) fn measure(bench: &mut Bench, seconds: u64) -> Outcome<()> {
     }
     progress(format_args!("idle for {seconds} s"))?;
     std::thread::sleep(SETTLE);
-    let before = all.iter().map(|(_, running)| used(running)).collect::<Outcome<Vec<_>>>()?;
+    let before = all.iter().map(|(_, running)| running.used()).collect::<Outcome<Vec<_>>>()?;
     let began = Instant::now();
     std::thread::sleep(Duration::from_secs(seconds));
     progress(format_args!(""))?;
     heading(&format!("idle for {seconds} s with {WORKERS} sleeping workers (ours: launcher and guard)"))?;
     for ((side, running), before) in all.iter_mut().zip(before) {
-        let spent = used(running)?.since(before);
+        let spent = running.used()?.since(before);
         let elapsed = began.elapsed().as_secs_f64();
         writeln!(
             std::io::stdout(),
@@ -47,14 +46,4 @@ pub(super) fn measure(bench: &mut Bench, seconds: u64) -> Outcome<()> {
         running.stop()?;
     }
     Ok(())
-}
-
-fn used(running: &Running) -> Outcome<Used> {
-    let mut sum = Used::default();
-    for (pid, _) in running.own_processes() {
-        let used = Used::of(pid)?;
-        sum.cpu_ns += used.cpu_ns;
-        sum.voluntary_switches += used.voluntary_switches;
-    }
-    Ok(sum)
 }

@@ -12,8 +12,7 @@ use super::{
 use crate::{
     Outcome,
     figures::{Figures, Short, heading, line, progress},
-    launcher::{Running, TIMEOUT},
-    processes::Used,
+    launcher::TIMEOUT,
     stamps::now_ns,
 };
 
@@ -189,7 +188,7 @@ fn run(setup: &mut Setup, workers: usize, ways: [(&Way, usize); 2]) -> Outcome<[
         jobs.push(Job::start(setup, plan)?);
         folders.push(results);
     }
-    let before = jobs.iter().map(|job| used(&job.running)).collect::<Outcome<Vec<_>>>()?;
+    let before = jobs.iter().map(|job| job.running.used()).collect::<Outcome<Vec<_>>>()?;
     let from_ns = now_ns();
     jobs.iter_mut().for_each(Job::open_gate);
     setup.bench.stamps.take(workers * 2, false, TIMEOUT)?;
@@ -202,7 +201,7 @@ fn run(setup: &mut Setup, workers: usize, ways: [(&Way, usize); 2]) -> Outcome<[
             steps_per_s: mean(|result| result.count / result.wall_ns * 1e9),
             cpu_ms: mean(|result| result.cpu_ns / result.count / 1e6),
             call_us: mean(|result| result.call_ns / 1e3),
-            launcher: used(&job.running)?.since(before).cpu_ns as f64 / elapsed * 100.0,
+            launcher: job.running.used()?.since(before).cpu_ns as f64 / elapsed * 100.0,
         };
     }
     Job::stop_all(jobs, setup)?;
@@ -236,17 +235,6 @@ fn parse(text: &str) -> Option<Steps> {
     }
 }
 
-/// CPU time of the launcher, in which the job master is, and of its guard.
-fn used(running: &Running) -> Outcome<Used> {
-    let mut sum = Used::default();
-    for (pid, _) in running.own_processes() {
-        let used = Used::of(pid)?;
-        sum.cpu_ns += used.cpu_ns;
-        sum.voluntary_switches += used.voluntary_switches;
-    }
-    Ok(sum)
-}
-
 /// A job of many ranks, which declare their steps at the pace of a training and use no CPU.
 fn many(setup: &mut Setup) -> Outcome<()> {
     let (workers, rounds) = (setup.amount.ranks, setup.amount.rounds.min(ROUNDS_OF_MANY));
@@ -259,9 +247,9 @@ fn many(setup: &mut Setup) -> Outcome<()> {
             let (options, arguments) = (way.options, &["pace", PACE]);
             let plan = Plan { workers, options, arguments, stacks: &stacks, stderr: "stderr", gate: None };
             let job = Job::start(setup, plan)?;
-            let (before, from_ns) = (used(&job.running)?, now_ns());
+            let (before, from_ns) = (job.running.used()?, now_ns());
             std::thread::sleep(LOOK);
-            let spent = used(&job.running)?.since(before).cpu_ns as f64 / 1e6;
+            let spent = job.running.used()?.since(before).cpu_ns as f64 / 1e6;
             figures.add(spent / ((now_ns() - from_ns) as f64 / 1e9));
             job.stop(setup)?;
         }

@@ -170,19 +170,23 @@ async fn a_cancelled_transfer_reports_its_progress() {
     let wire = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listeners[1].port();
     plans[0].ports[1] = wire.local_addr().unwrap().port();
-    // A proxy that forwards slowly, for ever.
+    // A proxy that forwards some of the bytes, and the others at the end of the test.
+    let (_end, ended) = std::sync::mpsc::channel::<()>();
     thread::spawn(move || {
         let (near, _) = wire.accept().unwrap();
         let far = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let mut back = (far.try_clone().unwrap(), near.try_clone().unwrap());
         thread::spawn(move || peer::proxy(near, far, None));
         let mut buffer = [0; 2048];
+        let mut forwarded = 0;
         while let Ok(length @ 1..) = std::io::Read::read(&mut back.0, &mut buffer) {
             if std::io::Write::write_all(&mut back.1, &buffer[..length]).is_err() {
                 break;
             }
-            // The link is to be slow.
-            thread::sleep(Duration::from_millis(2));
+            forwarded += length;
+            if forwarded > 32 << 10 {
+                let _at_the_end = ended.recv();
+            }
         }
     });
     let (progress, mut messages) = mpsc::channel(64);

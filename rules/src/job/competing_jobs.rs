@@ -170,26 +170,36 @@ impl Job {
     }
 
     fn refuse_other_job(&mut self, candidate: &Candidate) -> Effect {
+        self.refuse(candidate.request.name(), self.other_job(candidate))
+    }
+
+    fn other_job(&self, candidate: &Candidate) -> Refusal {
         let theirs = &candidate.request.terms;
         let point = self.terms.as_ref().and_then(|terms| terms.difference(theirs)).unwrap_or_default();
-        self.refuse(candidate.request.name(), Refusal::Differs { point })
+        Refusal::Differs { point }
     }
 
     /// Refuses a node, and remembers it for the case that the others wait in vain.
     pub(super) fn refuse(&mut self, name: NodeName, reason: Refusal) -> Effect {
+        self.remember_refused(name.clone(), &reason);
+        Effect::Refuse { node: name.node_id.clone(), name, reason }
+    }
+
+    fn remember_refused(&mut self, last: NodeName, reason: &Refusal) {
         let nodes = match &self.refused {
-            Some(before) if before.last.node_id == name.node_id => before.nodes,
+            Some(before) if before.last.node_id == last.node_id => before.nodes,
             Some(before) => before.nodes.saturating_add(1),
             None => 1,
         };
-        self.refused = Some(RefusedNodes { nodes, last: name.clone(), reason: reason.to_string() });
-        Effect::Refuse { node: name.node_id.clone(), name, reason }
+        self.refused = Some(RefusedNodes { nodes, last, reason: reason.to_string() });
     }
 
     /// The nodes that were refused since the last round began, with those of another job that wait.
     pub(super) fn take_refused(&mut self) -> Option<Box<RefusedNodes>> {
-        for candidate in self.other_jobs.nodes.clone().values() {
-            let _told = self.refuse_other_job(candidate);
+        let candidates = self.other_jobs.nodes.values();
+        let waiting: Vec<_> = candidates.map(|it| (it.request.name(), self.other_job(it))).collect();
+        for (name, reason) in waiting {
+            self.remember_refused(name, &reason);
         }
         self.refused.take().map(Box::new)
     }

@@ -101,13 +101,12 @@ impl RankWatch {
 
     fn state(&self, now: Moment, started: Moment, terms: &HangTerms) -> RankState {
         let is_late = now >= started + terms.grace;
-        let watches_others = terms.sources.output || terms.sources.cpu;
         let is_stalled = now >= self.advanced + terms.timeout && (self.has_declared || is_late);
         match self.busy_since {
             _ if self.has_ended => RankState::Ended,
             Some(since) if now < since + terms.grace.max(terms.timeout) => RankState::Busy,
             Some(_) => RankState::Stalled,
-            None if self.has_declared || (watches_others && is_late) => {
+            None if self.has_declared || (terms.sources.are_wide() && is_late) => {
                 if is_stalled {
                     RankState::Stalled
                 } else {
