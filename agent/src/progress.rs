@@ -10,7 +10,6 @@
 //! | `PYTHONPATH` | has the prelude as its first entry; [`prelude`] |
 
 mod activity;
-mod first_touch;
 mod numbers;
 mod prelude;
 mod rank_files;
@@ -30,7 +29,6 @@ use rules::LocalRank;
 pub(crate) use self::numbers::make_room;
 pub use self::{
     activity::{Activity, activity},
-    first_touch::FirstTouch,
 };
 use self::{numbers::Numbers, rank_files::RankFiles};
 
@@ -105,14 +103,6 @@ impl ProgressFiles {
             environment.push(("PYTHONPATH", entries));
         }
         environment
-    }
-
-    /// Watches for the first worker that touches a file of its own. Must be called within a tokio runtime.
-    ///
-    /// # Errors
-    /// As with [`FirstTouch`]: when the kernel refuses an inotify instance.
-    pub fn first_touch(&self) -> io::Result<FirstTouch> {
-        FirstTouch::new(self.ranks.iter().flat_map(|rank| [&rank.text, &rank.counter]))
     }
 
     /// Returns what each worker has told until now, by local rank. Two or three system calls a worker, none of which

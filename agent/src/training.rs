@@ -25,7 +25,7 @@ use tracing::warn;
 
 use crate::{
     master_link::ToMaster,
-    progress::{FirstTouch, ProgressFiles, activity},
+    progress::{ProgressFiles, activity},
 };
 
 /// How long the stacks of this node may take. Shorter than the master waits for them: `DUMP_TIMEOUT` of `rules::job`.
@@ -44,9 +44,8 @@ pub(crate) struct TrainingSampler {
     round: Option<Round>,
     pids: BTreeMap<LocalRank, i32>,
     steps: BTreeMap<LocalRank, u64>,
+    begun: Instant,
     next: Option<Instant>,
-    /// No worker has touched a file of its own yet; there is nothing to sample before that.
-    untouched: Option<FirstTouch>,
 }
 
 impl TrainingSampler {
@@ -58,8 +57,8 @@ impl TrainingSampler {
             round: None,
             pids: BTreeMap::new(),
             steps: BTreeMap::new(),
+            begun: Instant::now(),
             next: None,
-            untouched: None,
         }
     }
 
@@ -70,7 +69,7 @@ impl TrainingSampler {
         workers: u32,
         python_path: Option<&OsStr>,
     ) -> Vec<Vec<(&'static str, OsString)>> {
-        (self.next, self.untouched) = (None, None);
+        self.next = None;
         if self.terms.is_none() {
             return Vec::new();
         }
@@ -92,10 +91,8 @@ impl TrainingSampler {
         self.round = Some(round);
         self.pids.clear();
         self.steps.clear();
-        // Without such a watch, workers are sampled from the start.
-        self.untouched = self.files.as_ref().and_then(|files| files.first_touch().ok());
-        let is_noticed = self.untouched.is_some();
-        self.schedule(|terms| terms.first_sample(is_noticed));
+        self.begun = Instant::now();
+        self.schedule(HangTerms::sample_interval);
     }
 
     pub(crate) fn started(&mut self, local_rank: LocalRank, pid: i32) {
@@ -108,7 +105,7 @@ impl TrainingSampler {
 
     /// The workers of the round are gone.
     pub(crate) fn end(&mut self) {
-        (self.round, self.next, self.untouched) = (None, None, None);
+        (self.round, self.next) = (None, None);
         self.pids.clear();
     }
 
@@ -119,25 +116,15 @@ impl TrainingSampler {
 
     /// Waits until the next sample is due. Cancel-safe.
     pub(crate) async fn due(&self) {
-        let sample = async {
-            match self.next {
-                Some(next) => sleep_until(next.into()).await,
-                None => future::pending().await,
-            }
-        };
-        match &self.untouched {
-            Some(untouched) => tokio::select! {
-                () = sample => {}
-                () = untouched.wait() => {}
-            },
-            None => sample.await,
+        match self.next {
+            Some(next) => sleep_until(next.into()).await,
+            None => future::pending().await,
         }
     }
 
     /// Takes a sample: a few system calls for each worker, none of which waits.
     pub(crate) fn sample(&mut self) -> Option<Event> {
-        self.untouched = None;
-        self.schedule(HangTerms::sample_interval);
+        self.next = None;
         let (round, sources) = (self.round?, self.terms.as_ref()?.sources);
         let mut samples = Vec::new();
         for told in self.files.as_mut()?.sample() {
@@ -155,6 +142,8 @@ impl TrainingSampler {
                 cpu: activity.map(|activity| activity.cpu_ticks),
             });
         }
+        let since_start = self.begun.elapsed();
+        self.schedule(|terms| terms.next_sample(since_start, &samples));
         Some(Event::TrainingSampled { round, samples })
     }
 

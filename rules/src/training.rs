@@ -16,6 +16,13 @@ use crate::{
 /// The longest of [`HangTerms::dump_interval`]: a dump may take 8 s, stops each thread for a moment, and writes files.
 const LONGEST_DUMP_INTERVAL: Duration = Duration::from_secs(30);
 
+/// A sample takes a few system calls for each worker.
+const SHORTEST_SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Of workers that have not declared progress yet. Far less than the time after which this machine is thought to have
+/// stood still: `STOOD_STILL` of [`crate::worker_group`].
+const LONGEST_SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
+
 /// The settings of hang detection that the nodes of a job agree on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HangTerms {
@@ -95,18 +102,27 @@ impl HangTerms {
         self.timeout.min(LONGEST_DUMP_INTERVAL)
     }
 
-    /// How long after their start workers are sampled first. `is_touch_noticed`: when a worker touches the files in which
-    /// it declares progress, a sample is taken anyhow; without that there is nothing to find before the grace period
-    /// is over.
-    #[must_use]
-    pub fn first_sample(&self, is_touch_noticed: bool) -> Duration {
-        if is_touch_noticed && !self.sources.are_wide() { self.grace } else { self.sample_interval() }
-    }
-
-    /// How often workers are sampled, so that a hang is noticed soon after its timeout.
+    /// How often workers that train are sampled, so that a hang is noticed soon after its timeout; 0.1 s to 1 s.
     #[must_use]
     pub fn sample_interval(&self) -> Duration {
-        (self.timeout / 10).clamp(Duration::from_millis(100), Duration::from_secs(1))
+        self.longest_sample_interval().min(Duration::from_secs(1))
+    }
+
+    /// How long after these samples the next are taken. `since_start` of the workers.
+    ///
+    /// Many programs never declare progress. As long as none has, samples become rarer: the first declaration is noticed
+    /// after at most half of the time that it took, or a tenth of the timeout.
+    #[must_use]
+    pub fn next_sample(&self, since_start: Duration, samples: &[Sample]) -> Duration {
+        let has_begun = samples.iter().any(|sample| sample.changes > 0);
+        if has_begun || self.sources.are_wide() {
+            return self.sample_interval();
+        }
+        (since_start / 2).clamp(self.sample_interval(), self.longest_sample_interval())
+    }
+
+    fn longest_sample_interval(&self) -> Duration {
+        (self.timeout / 10).clamp(SHORTEST_SAMPLE_INTERVAL, LONGEST_SAMPLE_INTERVAL)
     }
 }
 
@@ -250,5 +266,53 @@ impl fmt::Display for HangNotice {
         let Self { idle, sentence, folder, .. } = self;
         write!(f, "hang: no rank has finished a step for {} s: {sentence}", idle.as_secs())?;
         if folder.is_empty() { Ok(()) } else { write!(f, "; stacks of all ranks: {folder}") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn next_sample(timeout: u64, since_start: u64, changes: u64, cpu: bool) -> u128 {
+        let terms = HangTerms {
+            timeout: Duration::from_secs(timeout),
+            grace: Duration::from_secs(1800),
+            sources: HangSources { output: false, cpu },
+            on_hang: OnHang::Dump,
+        };
+        let sample = |rank, changes| Sample {
+            local_rank: LocalRank(rank),
+            step: None,
+            changes,
+            busy: None,
+            written: None,
+            cpu: None,
+        };
+        let samples = [sample(0, 0), sample(1, changes)];
+        terms.next_sample(Duration::from_secs(since_start), &samples).as_millis()
+    }
+
+    #[test]
+    fn workers_that_have_not_declared_progress_are_sampled_less_and_less() {
+        let waits = [0, 1, 2, 3, 10, 20, 1000].map(|since_start| next_sample(300, since_start, 0, false));
+        assert_eq!(waits, [1000, 1000, 1000, 1500, 5000, 10_000, 10_000]);
+        // Not later than a tenth of the timeout.
+        let waits = [1, 5, 1000].map(|since_start| next_sample(20, since_start, 0, false));
+        assert_eq!(waits, [1000, 2000, 2000]);
+        assert_eq!(next_sample(2, 1000, 0, false), 200);
+        assert_eq!(next_sample(0, 1000, 0, false), 100);
+    }
+
+    #[test]
+    fn workers_of_which_one_has_declared_progress_are_sampled_at_the_same_pace() {
+        for since_start in [0, 10, 1000] {
+            assert_eq!(next_sample(300, since_start, 1, false), 1000);
+            assert_eq!(next_sample(2, since_start, 1, false), 200);
+        }
+    }
+
+    #[test]
+    fn output_and_cpu_time_are_sampled_at_the_same_pace() {
+        assert_eq!(next_sample(300, 1000, 0, true), 1000);
     }
 }

@@ -6,11 +6,9 @@ use std::{
     os::unix::fs::{FileExt as _, MetadataExt as _},
     path::PathBuf,
     process::Command,
-    time::Duration,
 };
 
 use nix::unistd::{Uid, User};
-use tokio::time::timeout;
 
 use super::*;
 
@@ -148,24 +146,4 @@ fn another_user_can_neither_read_nor_write() {
     std::os::unix::process::CommandExt::uid(&mut command, other_user.uid.as_raw());
     let output = command.arg(text_of(&files)).output().unwrap();
     assert!(!output.status.success(), "{output:?}");
-}
-
-#[tokio::test]
-async fn the_first_touch_of_a_file_is_seen() {
-    let mut files = ProgressFiles::new(2).unwrap();
-    let scripts = ["echo 1 > $DLROVER_PROGRESS_FILE", "touch $DLROVER_PROGRESS_FILE"];
-    for script in scripts {
-        let touch = files.first_touch().unwrap();
-        // The prelude looks whose file it is, in each Python process.
-        shell(&files, "stat $DLROVER_PROGRESS_FILE > /dev/null");
-        let _sample = files.sample();
-        let early = timeout(Duration::from_millis(50), touch.wait()).await;
-        assert!(early.is_err(), "{script}");
-        shell(&files, script);
-        timeout(Duration::from_secs(60), touch.wait()).await.expect(script);
-        files.reset().unwrap();
-    }
-    let touch = files.first_touch().unwrap();
-    let _counter = counter_of(&files);
-    timeout(Duration::from_secs(60), touch.wait()).await.expect("the counter was opened");
 }
