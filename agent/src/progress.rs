@@ -26,10 +26,8 @@ use std::{
 use processes::memory_file::sealed_memory_file;
 use rules::LocalRank;
 
+pub use self::activity::{Activity, activity};
 pub(crate) use self::numbers::make_room;
-pub use self::{
-    activity::{Activity, activity},
-};
 use self::{numbers::Numbers, rank_files::RankFiles};
 
 /// The progress of the workers of one node.

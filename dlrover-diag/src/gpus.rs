@@ -216,7 +216,7 @@ fn host(host: &Host) -> String {
         limit(host.limits.cpu_percent.map(|percent| format!("{}.{:02}", percent / 100, percent % 100)));
     let memory = limit(host.limits.memory.map(|bytes| format!("{} GB", gigabytes(bytes))));
     format!(
-        "host: {} CPUs{cpus}, {} of {} GB of memory available{memory}, load {}",
+        "host: CPUs: {}{cpus}, {} of {} GB of memory available{memory}, load {}",
         or_dash(host.cpus),
         or_dash(host.memory_available.map(gigabytes)),
         or_dash(host.memory_total.map(gigabytes)),

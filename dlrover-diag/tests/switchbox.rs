@@ -82,7 +82,7 @@ fn a_probe_without_results_is_shown_with_its_output() {
     let output = diag(&["--box-pairs", "0:1", "--switchbox-probe", "echo 'no driver' >&2; exit 3"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let said = text(&output.stderr);
-    assert!(said.contains("pair 0:1: probe failed, exit code 3, output: no driver"), "{said}");
+    assert!(said.contains("pair 0:1: probe failed, exited with code 3, output: no driver"), "{said}");
     let table = text(&output.stdout);
     assert!(table.contains("0 of 1 pair good, 1 needed: untested, "), "{table}");
     assert!(

@@ -5,6 +5,7 @@ use diagnosis::counted::counted;
 use rules::{
     failure::{ExitCause, Outcome},
     push::Push,
+    signal_name::signal_text,
     worker_group::{Effect, Event},
     world::Assignment,
 };
@@ -64,7 +65,7 @@ pub(crate) fn log_event(event: &Event, effects: &[Effect], is_over: bool) {
         // The master of a job that is over exits.
         Event::MasterAway { .. } if is_over => {}
         Event::MasterAway { reason } => info!("no connection to the job master: {reason}"),
-        Event::Signalled { signal } => info!("stopped by signal {signal}"),
+        Event::Signalled { signal } => info!("stopped by {}", signal_text(*signal)),
         Event::TreeGone { round } => info!("round {round}: all processes of its workers have exited"),
         _ => {}
     }
@@ -98,6 +99,6 @@ fn end(cause: ExitCause) -> String {
     match cause {
         ExitCause::Code(0) => "succeeded".to_owned(),
         ExitCause::Code(code) => format!("exited with code {code}"),
-        ExitCause::Signal(signal) => format!("killed by signal {signal}"),
+        ExitCause::Signal(signal) => format!("killed by {}", signal_text(signal)),
     }
 }

@@ -170,10 +170,10 @@ impl fmt::Display for Failure {
                 Some(WorkerFailure { rank, cause: ExitCause::Signal(signal), .. }) => {
                     write!(f, "rank {rank} was killed by {}", signal_text(*signal))
                 }
-                None => f.write_str("its workers failed"),
+                None => f.write_str("the workers failed"),
             },
             Self::Start { local_rank, reason } => {
-                write!(f, "cannot start worker {local_rank}: {reason}")
+                write!(f, "cannot start the worker of local rank {local_rank}: {reason}")
             }
             Self::Prepare { reason } => write!(f, "cannot start the workers: {reason}"),
             Self::Store { reason }
@@ -184,12 +184,12 @@ impl fmt::Display for Failure {
                 "the job master reported success while workers of this node had not ended: the job continued without this \
                  node, or it is not the master of this job",
             ),
-            Self::Unkillable => f.write_str("its workers could not be killed"),
+            Self::Unkillable => f.write_str("the workers could not be killed"),
             Self::GuardDied { cause: ExitCause::Code(code) } => {
-                write!(f, "its guard process exited with code {code}")
+                write!(f, "the guard process exited with code {code}")
             }
             Self::GuardDied { cause: ExitCause::Signal(signal) } => {
-                write!(f, "its guard process was killed by {}", signal_text(*signal))
+                write!(f, "the guard process was killed by {}", signal_text(*signal))
             }
             Self::MasterAway { reason, waited } => {
                 write!(f, "the job master was unreachable for {} s: {reason}", waited.as_secs_f64())

@@ -197,7 +197,7 @@ impl fmt::Display for Notice {
             Self::MasterBack => f.write_str("reconnected to the job master"),
             Self::MasterDead { lost, of } => write!(
                 f,
-                "{lost} of {} asked have also lost the job master: it is considered dead; workers keep running",
+                "the job master is considered dead: {lost} of {} report it lost; workers keep running",
                 counted(*of as usize, "node")
             ),
             Self::Fenced { silent, found, limit } => {
@@ -206,7 +206,7 @@ impl fmt::Display for Notice {
                     Some(Finding::CutOff) => f.write_str("another node of the round still reaches it")?,
                     Some(Finding::Alone { lost, of }) => write!(
                         f,
-                        "only {lost} of {} confirmed that they lost it too (a majority is needed)",
+                        "no majority of the nodes reports it lost ({lost} of {})",
                         counted(*of as usize, "node")
                     )?,
                     Some(Finding::MasterDead { .. } | Finding::MasterGone) | None => {
@@ -232,12 +232,14 @@ fn locally_checked(
         (Some(LocalFault { component, reason }), _) => {
             f.write_str("network check: ")?;
             match component {
-                Component::GpuBusy => write!(f, "this node's accelerators are in use, {reason}"),
-                Component::GpuPermission => write!(f, "permission denied for its accelerators: {reason}"),
-                Component::SwitchboxProbe => write!(f, "this node's switchbox cannot be measured, {reason}"),
+                Component::GpuBusy => write!(f, "this node has too few free accelerators: {reason}"),
+                Component::GpuPermission => {
+                    write!(f, "this node has too few accessible accelerators: {reason}")
+                }
+                Component::SwitchboxProbe => write!(f, "this node's switchbox cannot be measured: {reason}"),
                 Component::CheckCommand => write!(f, "failed on this node: {reason}"),
                 Component::Switchbox | Component::Probe | Component::Other(_) => {
-                    write!(f, "this node is broken, {component}: {reason}")
+                    write!(f, "this node is broken: {component}: {reason}")
                 }
             }
         }

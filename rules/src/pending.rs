@@ -113,16 +113,16 @@ impl fmt::Display for Pending {
                     _ => {
                         return write!(
                             f,
-                            "They are given up {lease} s after their last messages if at least half of the round's \
-                             nodes are connected; to continue now, stop their launchers or start replacements with their \
+                            "The job continues without them {lease} s after their last messages if at least half of the \
+                             round's nodes are connected; to continue now, stop their launchers or start replacements with their \
                              node ranks (NODE_RANK)"
                         );
                     }
                 };
                 write!(
                     f,
-                    "It is given up {lease} s after its last message if at least half of the round's nodes are \
-                     connected; to continue now, stop its launcher or start a replacement with "
+                    "The job continues without it {lease} s after its last message if at least half of the round's nodes \
+                     are connected; to continue now, stop its launcher or start a replacement with "
                 )?;
                 match rank {
                     Some(rank) => write!(f, "NODE_RANK={rank}"),

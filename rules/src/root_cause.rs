@@ -161,7 +161,7 @@ impl fmt::Display for RootCause {
     }
 }
 
-/// A failure in one line: `rank 13 (local rank 5, node rank 1, host b, pid 4711): exit code 1: RuntimeError: boom`.
+/// A failure in one line: `rank 13 (local rank 5, node rank 1, host b, pid 4711): exited with code 1: RuntimeError: boom`.
 #[derive(Debug, Clone, Copy)]
 pub struct Summary<'a> {
     pub detail: &'a FailureDetail,
@@ -181,7 +181,7 @@ impl fmt::Display for Summary<'_> {
         write!(f, "host {}, pid {pid}): ", self.host)?;
         match cause {
             _ if *out_of_memory => f.write_str("killed by the kernel's OOM killer")?,
-            ExitCause::Code(code) => write!(f, "exit code {code}")?,
+            ExitCause::Code(code) => write!(f, "exited with code {code}")?,
             ExitCause::Signal(signal) => write!(f, "killed by {}", signal_text(*signal))?,
         }
         match self.detail.last_line() {
@@ -220,11 +220,11 @@ mod tests {
         };
         assert_eq!(
             RootCause { round: Round(0), node, detail: detail.clone() }.to_string(),
-            "rank 13 (local rank 5, node rank 1, host b, pid 4711): exit code 1: ValueError: boom"
+            "rank 13 (local rank 5, node rank 1, host b, pid 4711): exited with code 1: ValueError: boom"
         );
         assert_eq!(
             Summary { detail: &detail, node_rank: None, host: "b" }.to_string(),
-            "rank 13 (local rank 5, host b, pid 4711): exit code 1: ValueError: boom"
+            "rank 13 (local rank 5, host b, pid 4711): exited with code 1: ValueError: boom"
         );
         let recorded = FailureDetail::new(failure(ExitCause::Code(1)), Some("own words\nx"), &output, false);
         assert_eq!(recorded.message(), "own words");
@@ -281,7 +281,7 @@ mod tests {
             let detail = FailureDetail::new(failure(cause), None, &output, true);
             Summary { detail: &detail, node_rank: None, host: "b" }.to_string()
         };
-        let exited = "rank 13 (local rank 5, host b, pid 4711): exit code 1";
+        let exited = "rank 13 (local rank 5, host b, pid 4711): exited with code 1";
         let code = ExitCause::Code(1);
         assert_eq!(summary(code, "1\n no GPU for me\n"), format!("{exited}; last line: \"no GPU for me\""));
         assert_eq!(summary(code, "1\nSyntaxError: x\n"), format!("{exited}: SyntaxError: x"));

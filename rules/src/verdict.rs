@@ -97,8 +97,11 @@ pub struct RefusedNodes {
 impl fmt::Display for RefusedNodes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { nodes, last, reason } = self;
-        let were = if *nodes == 1 { "was" } else { "were" };
-        write!(f, "{} {were} refused; the last: {last}: {reason}", counted(*nodes as usize, "node"))
+        f.write_str("rejected ")?;
+        if *nodes > 1 {
+            write!(f, "{nodes} nodes, the last of them ")?;
+        }
+        write!(f, "{last}: {reason}")
     }
 }
 

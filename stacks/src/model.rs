@@ -99,7 +99,7 @@ impl RankDump {
         }
         self.notes.truncate(MAX_NOTES);
         if left_out > 0 {
-            self.notes.push(format!("{left_out} frames were left out (maximum: {MAX_FRAMES} per rank)"));
+            self.notes.push(format!("frames left out: {left_out} (maximum: {MAX_FRAMES} per rank)"));
         }
         let optional = [&mut self.state, &mut self.wchan, &mut self.syscall];
         optional.into_iter().flatten().chain([&mut self.host]).chain(&mut self.notes).for_each(cut);
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(bounded.python[0].frames.len(), MAX_FRAMES);
         assert_eq!(bounded.python[0].frames[0].function, "f0");
         assert!(bounded.python[0].name.len() <= MAX_TEXT && bounded.python[0].name.ends_with("ä..."));
-        assert_eq!(bounded.notes, ["9 frames were left out (maximum: 8192 per rank)"]);
+        assert_eq!(bounded.notes, ["frames left out: 9 (maximum: 8192 per rank)"]);
     }
 
     #[test]

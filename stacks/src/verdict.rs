@@ -202,7 +202,8 @@ impl Sorted {
         if sentences.len() > MAX_GROUPS {
             let more = sentences.len() - MAX_GROUPS;
             sentences.truncate(MAX_GROUPS);
-            sentences.push(format!("{more} more places"));
+            let places = if more == 1 { "place" } else { "places" };
+            sentences.push(format!("{more} more {places}"));
         }
         clauses.extend(sentences);
     }

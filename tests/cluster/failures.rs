@@ -172,7 +172,7 @@ fn the_exception_of_one_rank_is_in_the_report_of_every_node() {
         assert_eq!(lines.last().expect("lines"), "RuntimeError: no data in shard 13", "{document:#}");
     }
     let summary = format!(
-        "dlrover-run: root cause: rank 2 (local rank 0, node rank 2, host {}, pid {}): exit code 1: RuntimeError: no \
+        "dlrover-run: root cause: rank 2 (local rank 0, node rank 2, host {}, pid {}): exited with code 1: RuntimeError: no \
          data in shard 13",
         hostname(),
         failed.pid
@@ -211,7 +211,7 @@ fn the_words_of_an_earlier_failure_are_not_those_of_the_last() {
     );
     assert!(root_cause(&waited).ends_with("): killed by SIGKILL"), "{waited}");
     let master = job.finish_master().expect_code(1).stderr;
-    assert!(master.contains("): exit code 1: RuntimeError: the first\n"), "{master}");
+    assert!(master.contains("): exited with code 1: RuntimeError: the first\n"), "{master}");
 }
 
 fn hostname() -> String {

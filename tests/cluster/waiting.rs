@@ -46,7 +46,7 @@ fn a_node_that_does_not_fit_is_named_when_the_others_have_waited_in_vain() {
     let other = job.ranked(1).flags(line("3")).start();
     let outcomes = job.finish([first, other], 75);
     let end = error(&outcomes[0].stderr);
-    let (before, why) = end.split_once("1 node was refused; the last: node rank 1 (").expect(end);
+    let (before, why) = end.split_once("rejected node rank 1 (").expect(end);
     assert!(before.ends_with("1 of 2 nodes joined within 4 s; missing node ranks: 1; "), "{end}");
     assert!(why.contains("): the job has nnodes=2:2, this node has nnodes=3:3; "), "{end}");
     let master = job.finish_master().expect_code(1);

@@ -125,7 +125,7 @@ fn a_node_computes_on_the_chosen_devices_and_names_their_own_numbers() {
     let (outcome, report, seen) = checked("used=0:61", &flags);
     let log = &outcome.stderr;
     assert_eq!(seen, "GPU-00000005-fake,GPU-00000004-fake", "{log}");
-    assert!(log.contains("this node is broken, gpu 5: cannot open the device"), "{log}");
+    assert!(log.contains("this node is broken: gpu 5: cannot open the device"), "{log}");
     let node = &report["nodes"][0];
     assert_eq!(node["component"], "gpu 5", "{report:#}");
     assert_eq!(node["inventory"]["gpus"].as_array().map(Vec::len), Some(8), "all are asked: {report:#}");

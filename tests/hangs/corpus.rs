@@ -5,7 +5,7 @@
 //! ```
 //!
 //! `DLROVER_HANG_SEED` (default 1), `DLROVER_HANG_DRAWS` (jobs of each kind, default 4), `DLROVER_HANG_ONLY` (parts of
-//! the kinds' names, with commas between), `DLROVER_HANG_JOBS` (jobs at a time, default 2), `TORCH_PYTHON` (adds torch).
+//! the kinds' names, comma-separated), `DLROVER_HANG_JOBS` (jobs at a time, default 2), `TORCH_PYTHON` (adds torch).
 
 use std::{env, io::Write as _, sync::Mutex, thread};
 

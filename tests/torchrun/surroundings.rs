@@ -26,7 +26,7 @@ fn a_parent_that_ignored_sigchld_hides_no_exit() {
     let run = launch_from_python("signal.signal(signal.SIGCHLD, signal.SIG_IGN)");
     let run = run.flags(["--standalone", "--nproc-per-node=2"]).steps(&["1 exit 3", "hang"]);
     let outcome = run.finish().expect_code(1);
-    assert!(outcome.stderr.contains("failed first: exit code 3"), "{outcome:#?}");
+    assert!(outcome.stderr.contains("failed first: exited with code 3"), "{outcome:#?}");
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_guard_that_dies_at_once_is_noticed() {
         let guard = wait_for("the guard", || fs::read_to_string(&children).ok()?.trim().parse().ok());
         kill(Pid::from_raw(guard), Signal::SIGKILL).unwrap();
         let outcome = run.finish().expect_code(1);
-        assert!(outcome.stderr.contains("its guard process was killed by SIGKILL"), "{outcome:#?}");
+        assert!(outcome.stderr.contains("the guard process was killed by SIGKILL"), "{outcome:#?}");
     }
 }
 

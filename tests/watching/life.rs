@@ -154,7 +154,7 @@ fn the_words_of_the_last_failure_are_in_the_status_and_survive_the_master() {
     });
     let root_cause = failure["root_cause"].as_str().unwrap();
     assert!(root_cause.starts_with("rank 1 (local rank 0, node rank 1, host "), "{root_cause}");
-    assert!(root_cause.ends_with("): exit code 1: RuntimeError: no data in shard 13"), "{root_cause}");
+    assert!(root_cause.ends_with("): exited with code 1: RuntimeError: no data in shard 13"), "{root_cause}");
     let lines = failure["last_lines"].as_array().unwrap();
     assert_eq!(lines.last().unwrap(), "RuntimeError: no data in shard 13");
     let shown = String::from_utf8(diag(&["status", job.address()]).stdout).unwrap();

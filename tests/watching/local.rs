@@ -135,5 +135,5 @@ fn a_follower_of_a_launcher_that_was_killed_ends_and_takes_no_other_job() {
     kill_node(second);
     let stderr = String::from_utf8(output.stderr).expect("text");
     assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("error: the job has ended; how is not known: "), "{stderr}");
+    assert!(stderr.contains("error: the job has ended, with unknown result: "), "{stderr}");
 }

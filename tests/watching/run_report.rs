@@ -92,7 +92,8 @@ fn a_failure_has_the_root_cause_with_its_last_lines_and_its_message() {
     assert_eq!((&other["rank"], &other["signal"]), (&json!(0), &json!("SIGTERM")));
     assert_eq!(other["exit_code"], json!(null));
     assert_eq!(
-        other["reason"], "SIGTERM, which this launcher sends to the other workers after the first failure",
+        other["reason"],
+        "killed by SIGTERM, which this launcher sends to the other workers after the first failure",
         "and no other process"
     );
 }
@@ -176,7 +177,7 @@ fn the_schema_is_valid_and_closed() {
     assert_eq!(found, 3);
     let failure = json!({
         "rank": 1, "local_rank": 1, "node_rank": 0, "host": "h", "pid": 7, "exit_code": 3, "signal": null,
-        "out_of_memory": false, "time": "2026-07-01T12:00:00.000Z", "reason": "exit code 3", "last_lines": ["x"],
+        "out_of_memory": false, "time": "2026-07-01T12:00:00.000Z", "reason": "exited with code 3", "last_lines": ["x"],
         "message": null, "error_file": null, "stdout_log": null, "stderr_log": null
     });
     let right = json!({
@@ -187,7 +188,7 @@ fn the_schema_is_valid_and_closed() {
             "round": 0, "nodes": 1, "world_size": 2, "local_world_size": 2, "first_rank": 0,
             "master_addr": "localhost", "master_port": 29500
         },
-        "root_cause": "rank 1: exit code 3", "first_failure": failure, "other_failures": [], "log_folder": null
+        "root_cause": "rank 1: exited with code 3", "first_failure": failure, "other_failures": [], "log_folder": null
     });
     check(&right);
     for (at, value) in [

@@ -28,7 +28,7 @@ pub enum LogError {
         source: io::Error,
     },
     /// There is no pipe or thread for a worker's stream.
-    #[error("cannot set up a relay for the {stream} of worker {local_rank}")]
+    #[error("cannot set up a relay for the {stream} of local rank {local_rank}")]
     StartRelay {
         local_rank: LocalRank,
         stream: Stream,

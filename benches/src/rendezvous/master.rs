@@ -115,7 +115,7 @@ impl Master {
     /// Returns the last lines of its log, without the tables of ranks.
     pub(super) fn last_lines(&self) -> String {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().filter(|line| !line.starts_with("  rank ")).collect();
+        let lines: Vec<&str> = log.lines().filter(|line| !line.starts_with("  node rank ")).collect();
         lines[lines.len().saturating_sub(LINES)..].join("\n")
     }
 }

@@ -196,11 +196,11 @@ fn dead_links(gpu: &Gpu) -> Option<String> {
     let numbers: Vec<String> = down.iter().map(|link| link.number.to_string()).collect();
     (!up.is_empty() && !down.is_empty()).then(|| {
         format!(
-            "gpu {}: {} of {} NVLinks are down ({})",
+            "gpu {}: NVLinks down: {} ({} of {})",
             gpu.index,
+            numbers.join(", "),
             down.len(),
-            gpu.nvlinks.len(),
-            numbers.join(", ")
+            gpu.nvlinks.len()
         )
     })
 }

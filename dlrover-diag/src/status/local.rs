@@ -29,7 +29,7 @@ pub(super) enum LocalError {
          command where the job runs"
     )]
     None,
-    #[error("no dlrover-run of this node runs a job with the run id {run_id}; {others}")]
+    #[error("no job with run id {run_id} on this node; {others}")]
     NotThere { run_id: String, others: String },
     #[error("several jobs run on this node; choose one with --run-id: {runs}")]
     Several { runs: String },
@@ -39,7 +39,7 @@ pub(super) enum LocalError {
         #[source]
         source: io::Error,
     },
-    #[error("the job has ended; how is not known: its launcher on this node (pid {pid}) is gone")]
+    #[error("the job has ended, with unknown result: its launcher on this node (pid {pid}) has exited")]
     Ended { pid: u32 },
     #[error("the launcher with pid {pid} has no status: {reason}")]
     Refused { pid: u32, reason: String },
@@ -152,7 +152,7 @@ fn names(found: &[Found]) -> String {
 }
 
 fn others(names: &str) -> String {
-    if names.is_empty() { "there is none of this user".to_owned() } else { format!("there are: {names}") }
+    if names.is_empty() { "this user runs no job here".to_owned() } else { format!("jobs here: {names}") }
 }
 
 /// The launchers that answer, and why another one does not.
@@ -223,9 +223,9 @@ mod tests {
     #[test]
     fn a_run_id_that_is_not_there_is_named_with_the_others_if_there_are_any() {
         let text = |names| LocalError::NotThere { run_id: "nope".into(), others: others(names) }.to_string();
-        let start = "no dlrover-run of this node runs a job with the run id nope; ";
-        assert_eq!(text("a, b"), format!("{start}there are: a, b"));
-        assert_eq!(text(""), format!("{start}there is none of this user"));
+        let start = "no job with run id nope on this node; ";
+        assert_eq!(text("a, b"), format!("{start}jobs here: a, b"));
+        assert_eq!(text(""), format!("{start}this user runs no job here"));
     }
 
     #[test]

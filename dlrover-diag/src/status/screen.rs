@@ -372,7 +372,7 @@ mod tests {
                 reason: "rank 9 exited with code 2".into(),
                 seconds_ago: 730.0,
                 root_cause: Some(
-                    "rank 9 (local rank 1, node rank 1, host gpu-1, pid 4711): exit code 2: ValueError: no data".into(),
+                    "rank 9 (local rank 1, node rank 1, host gpu-1, pid 4711): exited with code 2: ValueError: no data".into(),
                 ),
                 last_lines: vec!["1".into(), "  File \"train.py\"".into(), "    raise".into(), "x".repeat(90)],
             }),

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use diagnosis::gpu_topology::{Choice, GpuSet, Matrix, Ranked, Score, ranking as rank};
+use diagnosis::{
+    counted::counted,
+    gpu_topology::{Choice, GpuSet, Matrix, Ranked, Score, ranking as rank},
+};
 use serde::Serialize;
 
 /// How many sets of a ranking are shown.
@@ -106,7 +109,7 @@ pub(super) fn table(matrix: &Matrix, free: GpuSet, broken: GpuSet) -> String {
         true => ", links go to a switch",
         false => "",
     };
-    let _ = writeln!(text, "\n{} GPUs, {} free{kind}", matrix.size(), free.len());
+    let _ = writeln!(text, "\nGPUs: {}, {} free{kind}", matrix.size(), free.len());
     text
 }
 
@@ -192,7 +195,7 @@ pub(super) fn ranking(matrix: &Matrix, free: GpuSet, wanted: usize) -> String {
         *by_worth.entry((set.score.ring_mbps, set.score.capacity_links)).or_default() += 1;
     }
     let by = if matrix.is_measured() { "their slowest hop" } else { "the rings they carry" };
-    let mut text = format!("\n{} sets of {wanted}, by {by}\n", ranked.len());
+    let mut text = format!("\n{} of {wanted}, by {by}\n", counted(ranked.len(), "set"));
     for ((ring_mbps, capacity_links), count) in by_worth.iter().rev() {
         let score = Score { ring_mbps: *ring_mbps, capacity_links: *capacity_links, ..Score::default() };
         let _ = writeln!(text, "{count:>6}  {}", worth(matrix, &score, wanted));

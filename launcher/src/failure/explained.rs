@@ -25,28 +25,31 @@ impl OomCounter {
 /// The meaning of an exit.
 pub(crate) fn explained(failure: &WorkerFailure, counter: OomCounter) -> String {
     let signal = match failure.cause {
-        ExitCause::Code(code) => return format!("exit code {code}"),
+        ExitCause::Code(code) => return format!("exited with code {code}"),
         ExitCause::Signal(signal) => signal,
     };
     let name = signal_text(signal);
     let meaning = match name.as_str() {
         _ if failure.out_of_memory => {
-            "killed by the kernel's OOM killer; use less memory or raise the container's memory limit"
+            "sent by the kernel's OOM killer; use less memory or raise the container's memory limit"
         }
         "SIGKILL" => match counter {
             OomCounter::Unchanged => {
-                "killed by another process or by itself; not by the OOM killer, whose counter for this container did \
+                "sent by another process or by itself; not by the OOM killer, whose counter for this container did \
                  not rise"
             }
             OomCounter::Missing => {
-                "killed by another process, by itself or by the OOM killer; this host has no OOM counter to read: check \
+                "sent by another process, by itself or by the OOM killer; this host has no OOM counter to read: check \
                  the kernel log (dmesg)"
             }
             OomCounter::OfAnotherNode => "see the output of that node's launcher",
         },
-        "SIGPIPE" => "wrote to a pipe or socket whose reader has closed it",
+        "SIGPIPE" => "it wrote to a pipe or socket whose reader has closed it",
         "SIGSEGV" => "segmentation fault in native code",
-        "SIGBUS" => "memory behind a mapped file is missing; often /dev/shm is too small (--shm-size)",
+        "SIGBUS" => {
+            "memory behind a mapped file is missing; often /dev/shm is too small (docker run --shm-size; in \
+                     Kubernetes a memory-backed emptyDir on /dev/shm)"
+        }
         "SIGABRT" => "aborted; native code prints the reason on standard error",
         "SIGILL" => "illegal instruction; often code built for another CPU",
         "SIGFPE" => "arithmetic error in native code, such as a division by zero",
@@ -55,7 +58,7 @@ pub(crate) fn explained(failure: &WorkerFailure, counter: OomCounter) -> String 
         }
         _ => "see signal(7)",
     };
-    format!("{name}, {meaning}")
+    format!("killed by {name}: {meaning}")
 }
 
 /// The meaning of the exit of a worker that was not the first to fail. The launcher stops such workers itself.
@@ -63,7 +66,9 @@ pub(crate) fn explained_later(failure: &WorkerFailure, counter: OomCounter) -> S
     match failure.cause {
         ExitCause::Signal(signal) if !failure.out_of_memory => match signal_text(signal).as_str() {
             name @ ("SIGTERM" | "SIGKILL") => {
-                format!("{name}, which this launcher sends to the other workers after the first failure")
+                format!(
+                    "killed by {name}, which this launcher sends to the other workers after the first failure"
+                )
             }
             _ => explained(failure, counter),
         },

@@ -114,7 +114,7 @@ fn a_failure_has_the_cause_the_attempt_the_last_lines_and_the_logs() {
     let after = parts.next().unwrap();
     assert_eq!(
         after,
-        "rank 1 (local rank 1, pid 42) failed first: SIGKILL, killed by the kernel's OOM killer; use less \
+        "rank 1 (local rank 1, pid 42) failed first: killed by SIGKILL: sent by the kernel's OOM killer; use less \
          memory or raise the container's memory limit\n  attempt: 2 of 2 (--max-restarts=1)\n  earlier, 2 \
          ranks of this node exited with code 0: 0, 2. If rank 1 lost its connection to one of them, let all ranks meet \
          at a barrier before they exit\n  never reached \
@@ -137,11 +137,11 @@ fn a_sigkill_is_no_verdict_on_the_oom_killer_where_its_counter_cannot_be_read() 
     group.has_oom_counter = false;
     assert_eq!(
         text(&group),
-        "SIGKILL, killed by another process, by itself or by the OOM killer; this host has no OOM counter to read: \
+        "killed by SIGKILL: sent by another process, by itself or by the OOM killer; this host has no OOM counter to read: \
          check the kernel log (dmesg)"
     );
     let of_another = explained(&group.failures[0], OomCounter::OfAnotherNode);
-    assert_eq!(of_another, "SIGKILL, see the output of that node's launcher");
+    assert_eq!(of_another, "killed by SIGKILL: see the output of that node's launcher");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn a_guard_that_exits_is_a_bug_and_one_that_is_killed_is_not() {
     };
     assert_eq!(
         text(ExitCause::Code(1)),
-        "dlrover-run: error: its guard process exited with code 1; all workers were killed. This is a bug: report it \
+        "dlrover-run: error: the guard process exited with code 1; all workers were killed. This is a bug: report it \
          with the lines above\n"
     );
     let killed = text(ExitCause::Signal(9));
@@ -179,7 +179,7 @@ fn of_another_node() -> RootCause {
     }
 }
 
-const OF_ANOTHER_NODE: &str = "dlrover-run: root cause: rank 13 (local rank 5, node rank 1, host b, pid 4711): exit code 1: KeyError: 7\n";
+const OF_ANOTHER_NODE: &str = "dlrover-run: root cause: rank 13 (local rank 5, node rank 1, host b, pid 4711): exited with code 1: KeyError: 7\n";
 
 const ITS_LINES: &str = "  last lines of the standard error of rank 13 on node rank 1 (b, 10.0.0.2):\n    | Traceback \
                          (most recent call last):\n    |   x\n    | KeyError: 7\n";
@@ -195,8 +195,8 @@ fn a_node_whose_workers_were_well_says_what_the_failed_one_said() {
     assert_eq!(
         message(&report, &settings, &ALONE).unwrap(),
         format!(
-            "{OF_ANOTHER_NODE}dlrover-run: error: node rank 1 (b, 10.0.0.2) failed: rank 13 (local rank 5, pid 4711) \
-             exited with code 1\n  See the output of that node's launcher.\n{ITS_LINES}"
+            "{OF_ANOTHER_NODE}dlrover-run: error: node rank 1 (b, 10.0.0.2) failed; see the output of that node's \
+             launcher\n{ITS_LINES}"
         )
     );
     let stopped = Report { outcome: Outcome::Interrupted(15), ..report };
@@ -211,7 +211,7 @@ fn a_node_whose_workers_failed_too_says_which_failed_before() {
     let text = message(&report, &settings, &ALONE).unwrap();
     assert!(text.starts_with(OF_ANOTHER_NODE) && text.ends_with(ITS_LINES), "{text}");
     assert_eq!(text.matches("root cause:").count(), 1, "{text}");
-    assert!(text.contains("pid 42) failed first on this node: exit code 1\n"), "{text}");
+    assert!(text.contains("pid 42) failed first on this node: exited with code 1\n"), "{text}");
     assert!(text.contains("ChildFailedError: \n") && text.contains("    | ValueError: boom\n"), "{text}");
 }
 

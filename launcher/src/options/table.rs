@@ -134,7 +134,7 @@ super::options! {
         HangGrace = option("hang-grace", "SECONDS", Float).default("1800"),
             "How long the first step, and a checkpoint, may take";
         HangSource = option("hang-source", "LIST", Text).default("progress"),
-            "What counts as progress, with commas between: progress (what workers show by --progress), output (bytes that \
+            "What counts as progress, comma-separated: progress (what workers show by --progress), output (bytes that \
              they write), cpu (CPU time that they use)";
         OnHang = choice("on-hang", "WHAT", ON_HANG).default("dump"),
             "What follows from a hang: dump (the stacks are written, and every node is told), restart (all workers; the \
@@ -195,8 +195,8 @@ super::options! {
         GpuSelectOnly = switch("gpu-select-only"),
             "Hide the accelerators that --gpu-select did not choose; without it they follow the chosen ones";
         GpuTopology = option("gpu-topology", "FILE", Text),
-            "What --gpu-select reads instead of asking nvidia-smi or mx-smi: the table that topo -m prints, or GB/s \
-             with commas between";
+            "What --gpu-select reads instead of asking nvidia-smi or mx-smi: the table that topo -m prints, or \
+             comma-separated GB/s";
     }
     "Checks (DLRover)" {
         Precheck = choice("precheck", "LEVEL", &["0", "1", "2"]).default("0"),

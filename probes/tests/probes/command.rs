@@ -73,7 +73,7 @@ async fn invalid_results_fail() {
             "its last line is not a result: expected value at line 1 column 1: bye",
         ),
         (format!("echo '{good}'; echo lost the wire >&2; exit 3"), "exited with code 3: lost the wire"),
-        (format!("echo '{good}'; kill -SEGV $$"), "was killed by signal 11"),
+        (format!("echo '{good}'; kill -SEGV $$"), "was killed by SIGSEGV"),
         (r#"echo '{"version":1,"checksum_ok":false}'"#.to_owned(), "received wrong bytes"),
         ("head -c 300000 /dev/zero | tr '\\0' '['".to_owned(), "its last line is not a result"),
         ("printf '\\377\\376'".to_owned(), "its last line is not a result"),

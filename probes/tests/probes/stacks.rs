@@ -241,7 +241,7 @@ async fn a_program_without_python_has_native_stacks() {
     assert!(dump.python.is_empty());
     assert_eq!(dump.notes.len(), 1);
     assert!(
-        dump.notes[0].starts_with("Python stacks: the process is no Python program (/"),
+        dump.notes[0].starts_with("Python stacks: the process is not a Python program (/"),
         "{:?}",
         dump.notes
     );

@@ -214,13 +214,13 @@ async fn every_failure_has_its_own_description() {
     assert_eq!(third("kill -SEGV $$").await, "no answer, killed by SIGSEGV, output: (empty)");
     assert_eq!(
         third("say 50000.0; echo 'link 3 down' >&2; exit 4").await,
-        "no answer, exit code 4, output: link 3 down"
+        "no answer, exited with code 4, output: link 3 down"
     );
     assert_eq!(third("exec yes").await, "no answer, it wrote more than 1 MiB");
     assert_eq!(third("exec yes >&2").await, "no answer, it wrote more than 1 MiB");
     assert_eq!(
         third("echo '/dev/mxcd: Permission denied' >&2; exit 1").await,
-        "no permission, exit code 1, output: /dev/mxcd: Permission denied"
+        "no permission, exited with code 1, output: /dev/mxcd: Permission denied"
     );
     let unstable = third("case $TURN in 2|4) say 50000.0;; *) say 3000.0;; esac").await;
     assert_eq!(unstable, "unstable, 2 of 5 solo runs reached 10000.0 MB/s, 3000.0 to 50000.0 MB/s");
@@ -307,10 +307,10 @@ async fn the_decision_table_holds_for_a_user_program() {
 async fn a_failing_program_fails_for_all_pairs_with_its_message() {
     let (untested, fault) = (SwitchboxStatus::Untested, SwitchboxStatus::Fault);
     for (line, expected, status) in [
-        ("echo 'driver gone' >&2; exit 3", "probe failed, exit code 3, output: driver gone", untested),
-        ("cat /nowhere/typo.json", "probe failed, exit code 1, output: ", untested),
-        ("echo 'x: No such device' >&2; exit 1", "probe failed, exit code 1, output: x", untested),
-        ("/nowhere/probe", "tool missing, exit code 127, output: ", untested),
+        ("echo 'driver gone' >&2; exit 3", "probe failed, exited with code 3, output: driver gone", untested),
+        ("cat /nowhere/typo.json", "probe failed, exited with code 1, output: ", untested),
+        ("echo 'x: No such device' >&2; exit 1", "probe failed, exited with code 1, output: x", untested),
+        ("/nowhere/probe", "tool missing, exited with code 127, output: ", untested),
         ("echo '{}'", "probe failed, its output is not a result, missing field `v`", untested),
         (r#"echo '{"v":1,"results":[]}'"#, "probe failed, no result for this pair in", untested),
         ("kill -KILL $$", "probe failed, killed by SIGKILL", untested),
@@ -347,7 +347,7 @@ async fn a_program_that_fails_for_one_pair_faults_that_pair() {
     let finding = by(&line, settings()).await;
     assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Degraded, 3));
     let message = finding.pairs[1].wrong.as_ref().unwrap().to_string();
-    assert_eq!(message, "no answer, exit code 3, output: link 2 is down");
+    assert_eq!(message, "no answer, exited with code 3, output: link 2 is down");
 }
 
 #[tokio::test]

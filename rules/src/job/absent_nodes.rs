@@ -162,7 +162,7 @@ impl Job {
     /// Members of this generation of which nothing is known, not even their ids.
     pub(super) fn record_absent_generation(&mut self, now: Moment, generation: GenerationId) {
         let GenerationId { round, master_addr, master_port } = &generation;
-        let host = format!("possibly several, of round {round}, which this master does not know");
+        let host = format!("one or more unknown members of round {round}");
         let node = NodeId(format!("members of round {round} at {master_addr}:{master_port}"));
         let name = NodeName { rank: None, host, address: String::new(), node_id: node.clone() };
         if self.absent_nodes.terms.contains_key(&generation) {

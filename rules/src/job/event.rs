@@ -295,7 +295,7 @@ impl fmt::Display for Refusal {
 pub enum Log {
     /// A round has its members: address, host and switch by rank.
     Placed { round: Round, nodes: Vec<(String, String, Option<String>)> },
-    /// The file does not list these addresses; they come last.
+    /// The file does not list these addresses; they are ordered last.
     Unlisted { addresses: Vec<String> },
     /// The file could not be used; the last good one, or none, stays in force.
     TopologyUnusable { reason: String },
@@ -339,7 +339,7 @@ impl fmt::Display for Log {
             Self::Placed { round, nodes } => {
                 write!(f, "round {round}: {}", diagnosis::counted::counted(nodes.len(), "node"))?;
                 for (rank, (address, host, switch)) in nodes.iter().enumerate() {
-                    write!(f, "\n  rank {rank} {address} {host}")?;
+                    write!(f, "\n  node rank {rank}: {address} {host}")?;
                     if let Some(switch) = switch {
                         write!(f, " {switch}")?;
                     }
@@ -347,7 +347,11 @@ impl fmt::Display for Log {
                 Ok(())
             }
             Self::Unlisted { addresses } => {
-                write!(f, "warning: the topology file does not list {}; they come last", addresses.join(", "))
+                write!(
+                    f,
+                    "warning: addresses that the topology file does not list, ordered last: {}",
+                    addresses.join(", ")
+                )
             }
             Self::TopologyUnusable { reason } => {
                 write!(
@@ -385,7 +389,7 @@ impl fmt::Display for Log {
             }
             Self::SlowRank { rank, permille } => write!(
                 f,
-                "warning: rank {rank} is slow in training: the median of the ranks makes {}.{:02} times as many steps",
+                "warning: rank {rank} is slow in training: the median rank completes {}.{:02} times as many steps",
                 permille / 1000,
                 permille % 1000 / 10
             ),
@@ -405,7 +409,7 @@ impl fmt::Display for Log {
             ),
             Self::Restored { round, nodes } => write!(
                 f,
-                "took over round {round} of {}; earlier replacements of ranks are unknown and count as 0",
+                "took over round {round} of {}; earlier replacements of nodes are unknown and count as 0",
                 diagnosis::counted::counted(*nodes, "node")
             ),
             Self::OldState { node, round, next } => write!(

@@ -39,7 +39,7 @@ fn a_node_with_a_faulty_accelerator_is_excluded_with_the_reason() {
         let job = lines();
         let outcome = node(&job, state).start().finish().expect_code(201);
         assert!(
-            outcome.stderr.contains(&format!("this node is broken, {component}: ")),
+            outcome.stderr.contains(&format!("this node is broken: {component}: ")),
             "{}",
             outcome.stderr
         );
@@ -66,7 +66,7 @@ fn inaccessible_accelerators_are_no_fault_while_enough_are_left() {
     let job = lines();
     let all: String = (0..8).map(|gpu| format!("denied={gpu};")).collect();
     let outcome = node(&job, &all).start().finish().expect_code(201);
-    let words = "permission denied for its accelerators: 1 accelerator needed, 0 accessible: gpu 0: ";
+    let words = "this node has too few accessible accelerators: 1 accelerator needed, 0 accessible: gpu 0: ";
     assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
     let (report, document) = self::report(&job);
     assert!(report.nodes[0].excluded && report.nodes[0].taint.is_none(), "{report:#?}");
@@ -79,7 +79,7 @@ fn accelerators_in_use_are_waited_for_and_taint_no_node() {
     let busy: String = (0..8).map(|gpu| format!("used={gpu}:61;pid={gpu}:4711;")).collect();
     let outcome = node(&job, &busy).start().finish().expect_code(201);
     assert!(
-        outcome.stderr.contains("this node's accelerators are in use, 1 accelerator needed, 0 of 8"),
+        outcome.stderr.contains("this node has too few free accelerators: 1 accelerator needed, 0 of 8"),
         "{}",
         outcome.stderr
     );

@@ -47,7 +47,7 @@ fn a_single_node_runs_the_check_command() {
 
     for (command, more, words) in [
         ("echo on fire >&2; exit 3", &[][..], "the check command exited with code 3: on fire"),
-        ("true", &[], "the check command exited with 0, but printed no result"),
+        ("true", &[], "the check command exited with code 0, but printed no result"),
         ("sleep 1000", &["--network-check-timeout=1"], "the check command timed out after 1 s"),
     ] {
         let output = with_command(command, more, 201).stderr;

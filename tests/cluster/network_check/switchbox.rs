@@ -149,7 +149,7 @@ fn a_node_that_cannot_be_measured_is_excluded_and_not_tainted() {
     let outcome = job.finish([blind], 201).remove(0);
     for words in [
         "switchbox check: pair 0:1 (GPU 0 -> GPU 1): tool missing, ",
-        "this node's switchbox cannot be measured, 0 of 4 pairs good, 2 needed; ",
+        "this node's switchbox cannot be measured: 0 of 4 pairs good, 2 needed; ",
         "too little was measured to call a link broken",
     ] {
         assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);
@@ -173,9 +173,9 @@ fn a_tool_that_cannot_be_started_taints_no_node() {
     let lacking = job.ranked(1).flags(CHECK).env("SWITCHBOX_CHECK_TOOL_PATH", &lacks).start();
     let outcome = job.finish([lacking], 201).remove(0);
     for words in [
-        "switchbox check: pair 0:1 (GPU 0 -> GPU 1): cannot start, exit code 127, output: ",
+        "switchbox check: pair 0:1 (GPU 0 -> GPU 1): cannot start, exited with code 127, output: ",
         "cannot be started on this node: run it there by hand; `ldd` names libraries that it lacks",
-        "this node's switchbox cannot be measured, 0 of 4 pairs good, 2 needed; ",
+        "this node's switchbox cannot be measured: 0 of 4 pairs good, 2 needed; ",
     ] {
         assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);
     }
@@ -199,7 +199,7 @@ fn default_pairs_on_a_host_of_four_end_the_launcher_and_taint_no_node() {
     for words in [
         "the switchbox cannot be checked: this host has 4 accelerators, and the default pairs 0:1 2:4 3:5 6:7 ask \
          for 8 sockets",
-        "Set box-pairs to the pairs of this host's sockets",
+        "Set --box-pairs to the pairs of this host's sockets",
     ] {
         assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);
     }
@@ -216,9 +216,9 @@ fn a_mistake_in_the_command_of_a_probe_taints_no_node() {
     let slip = job.ranked(1).flags(flags).flags(["--switchbox-probe=cat /nowhere/typo.json"]).start();
     let outcome = job.finish([slip], 201).remove(0);
     for words in [
-        "switchbox check: pair 0:1: probe failed, exit code 1, output: cat: /nowhere/typo.json: ",
+        "switchbox check: pair 0:1: probe failed, exited with code 1, output: cat: /nowhere/typo.json: ",
         "`cat /nowhere/typo.json` gave no usable answer for any pair: run it by hand on this node",
-        "this node's switchbox cannot be measured, 0 of 4 pairs good, 2 needed; ",
+        "this node's switchbox cannot be measured: 0 of 4 pairs good, 2 needed; ",
     ] {
         assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);
     }

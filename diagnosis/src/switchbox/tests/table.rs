@@ -152,7 +152,7 @@ fn a_program_that_fails_is_held_against_a_pair_only_where_it_answers_for_another
 #[test]
 fn a_finding_adds_to_the_self_test() {
     let mut checked =
-        LocalCheck { notes: vec!["gpu 2: 1 of 18 NVLinks are down (5)".into()], ..LocalCheck::default() };
+        LocalCheck { notes: vec!["gpu 2: NVLinks down: 5 (1 of 18)".into()], ..LocalCheck::default() };
     with(settings(), [50_000.0, 50_000.0, 9999.9, 50_000.0], Path::Metaxlink).add_to(&mut checked);
     assert_eq!((checked.notes.len(), checked.fault), (2, None));
 }

@@ -28,12 +28,15 @@ fn write_summary(text: &mut String, template: &Template, seed: u64, tally: &Tall
     let (mean, most) = (tally.mean_rounds(), tally.most_rounds);
     writeln!(text, "rounds: {mean:.2} on average, {most} at most")?;
     for (number, what) in [
-        (tally.cut_off, "healthy nodes excluded, since the simulated fault cuts them off"),
-        (tally.undecided_runs, "runs inconclusive: the job would fail with exit code 202"),
-        (tally.mass_failures, "runs with a mass failure: the job would fail with exit code 203"),
+        (tally.cut_off, "excluded healthy nodes that the simulated fault cuts off"),
+        (tally.undecided_runs, "inconclusive runs, in which the job would fail with exit code 202"),
+        (
+            tally.mass_failures,
+            "runs with more faulty nodes than --taint-guard allows, in which the job would fail with exit code 203",
+        ),
     ] {
         if number > 0 {
-            writeln!(text, "{number} {what}")?;
+            writeln!(text, "{what}: {number}")?;
         }
     }
     for (flaw, seen) in tally.flaws.iter().filter(|(_, seen)| seen.runs > 0) {
@@ -59,9 +62,9 @@ fn sentence(tally: &Tally) -> String {
         .collect();
     let reasons = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join(", ")) };
     format!(
-        "{} runs: {} healthy tainted, {} healthy excluded (not cut off), {missed} missed{reasons}, {} wrong names, \
-         {} runs over the bound of rounds, {} known cuts trained over",
-        tally.runs,
+        "{}: {} healthy tainted, {} healthy excluded (not cut off), {missed} missed{reasons}; wrong names: {}; \
+         over the bound of rounds: {}; training over a known cut: {}",
+        count(usize::try_from(tally.runs).unwrap_or(usize::MAX), "run"),
         of(Flaw::HealthyTainted),
         of(Flaw::HealthyExcluded),
         of(Flaw::WrongNames),

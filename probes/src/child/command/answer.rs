@@ -36,20 +36,22 @@ pub(crate) fn progress(line: &[u8]) -> Option<CommandProgress> {
     serde_json::from_slice::<ProgressLine>(line).ok().map(|line| line.progress)
 }
 
-/// Judges the last line of a check command that exited with 0.
+/// Judges the last line of a check command that exited with code 0.
 pub(crate) fn judge(line: Option<&[u8]>) -> Probed {
     read(line).unwrap_or_else(|reason| Probed::Failed { reason })
 }
 
 fn read(line: Option<&[u8]>) -> Result<Probed, String> {
     let Some(line) = line else {
-        return Err("the check command exited with 0, but printed no result".into());
+        return Err("the check command exited with code 0, but printed no result".into());
     };
     let no_answer = |why: String| {
         let line = String::from_utf8_lossy(line);
         let shown: String = line.chars().take(SHOWN).collect();
         let more = if shown.len() < line.len() { "..." } else { "" };
-        format!("the check command exited with 0, but its last line is not a result: {why}: {shown}{more}")
+        format!(
+            "the check command exited with code 0, but its last line is not a result: {why}: {shown}{more}"
+        )
     };
     let answer: Answer = serde_json::from_slice(line).map_err(|error| no_answer(error.to_string()))?;
     if answer.version != VERSION {

@@ -23,7 +23,7 @@ use nix::{
     },
     unistd::getpid,
 };
-use rules::failure::ExitCause;
+use rules::{failure::ExitCause, signal_name::signal_text};
 
 use super::{
     answer,
@@ -223,7 +223,7 @@ impl Supervised {
 fn failure(exit: Option<ExitCause>, message: &str) -> String {
     let how = match exit {
         Some(ExitCause::Code(code)) => format!("exited with code {code}"),
-        Some(ExitCause::Signal(signal)) => format!("was killed by signal {signal}"),
+        Some(ExitCause::Signal(signal)) => format!("was killed by {}", signal_text(signal)),
         None => "does not exit".to_owned(),
     };
     if message.is_empty() {

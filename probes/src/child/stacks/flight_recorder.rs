@@ -93,7 +93,10 @@ impl FlightRecorder {
         }
         match last {
             Some(_) => format!("NCCL flight recorder: being written to {}", self.file),
-            None => format!("NCCL flight recorder: {} was not written within {limit:.1?}", self.file),
+            None => {
+                let limit = limit.as_secs_f64();
+                format!("NCCL flight recorder: {} was not written within {limit} s", self.file)
+            }
         }
     }
 }

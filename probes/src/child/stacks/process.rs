@@ -27,7 +27,7 @@ pub(super) fn look(target: &StackTarget) -> Looked {
     let gone = || ProcessPart { gone: true, ..ProcessPart::default() };
     let number = target.pid;
     let Some(pid) = i32::try_from(number).ok().filter(|pid| *pid > 0) else {
-        return unreadable(ProcessPart::default(), format!("{number} is no process id"));
+        return unreadable(ProcessPart::default(), format!("{number} is not a process id"));
     };
     let Some(process) = tree::process(pid) else {
         return unreadable(gone(), format!("process {pid} has ended"));

@@ -23,7 +23,7 @@ pub(super) fn stacks(pid: i32) -> (Vec<Thread>, Option<String>) {
         let program = fs::read_link(format!("/proc/{pid}/exe"));
         let program =
             program.map_or_else(|_| "an unknown program".to_owned(), |path| path.display().to_string());
-        return (Vec::new(), Some(format!("Python stacks: the process is no Python program ({program})")));
+        return (Vec::new(), Some(format!("Python stacks: the process is not a Python program ({program})")));
     }
     match traces(pid) {
         Ok(traces) => (in_order(pid, traces), None),

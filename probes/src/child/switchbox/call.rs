@@ -146,7 +146,7 @@ impl CallEnd {
         }
         let how = match self.cause {
             ExitCause::Code(0) => return None,
-            ExitCause::Code(code) => format!("exit code {code}"),
+            ExitCause::Code(code) => format!("exited with code {code}"),
             ExitCause::Signal(signal) => format!("killed by {}", signal_text(signal)),
         };
         let said = self.last_output();
@@ -221,7 +221,7 @@ mod tests {
         let message = |end: &CallEnd| end.wrong().map(|wrong| wrong.to_string());
         assert_eq!(message(&end(ExitCause::Code(0), b"x", b"warning")), None);
         let said = end(ExitCause::Code(3), b"", b"first\nlink down\n");
-        assert_eq!(message(&said).unwrap(), "no answer, exit code 3, output: link down");
+        assert_eq!(message(&said).unwrap(), "no answer, exited with code 3, output: link down");
         let denied = end(ExitCause::Code(1), b"open /dev/mxcd: Permission denied", b"");
         assert_eq!(denied.wrong().unwrap().trouble, Trouble::NoPermission);
         let gone = end(ExitCause::Code(1), b"", b"GPU 9: No such device\n");

@@ -147,7 +147,13 @@ impl Response {
             .filter(|it| it.dir == direction)
             .map(|it| it.mbps.and_then(Rate::from_mb_per_s).ok_or(it.mbps))
             .collect::<Result<_, _>>()
-            .map_err(|mbps| Wrong::new(Trouble::ProbeFailed, format!("mbps is not a bandwidth: {mbps:?}")))?;
+            .map_err(|mbps| {
+                let message = mbps.map_or_else(
+                    || "mbps is missing".to_owned(),
+                    |mbps| format!("mbps is {mbps}, not a bandwidth in MB/s"),
+                );
+                Wrong::new(Trouble::ProbeFailed, message)
+            })?;
         let name = if direction == Direction::There { "ab" } else { "ba" };
         match rates.is_empty() {
             true => {
@@ -248,8 +254,8 @@ mod tests {
         assert_eq!(wrong(ab), "probe failed, no result for this pair in direction ba");
         assert_eq!(wrong(""), "probe failed, no result for this pair in direction ab");
         for (field, expected) in [
-            (r#""mbps":-5"#, "probe failed, mbps is not a bandwidth: Some(-5.0)"),
-            (r#""mbps":null"#, "probe failed, mbps is not a bandwidth: None"),
+            (r#""mbps":-5"#, "probe failed, mbps is -5, not a bandwidth in MB/s"),
+            (r#""mbps":null"#, "probe failed, mbps is missing"),
             (r#""mbps":1,"verified":false"#, "data mismatch, the received bytes differ from those sent"),
             (r#""err":"no permission: /dev/x""#, "no permission, /dev/x"),
             (r#""err":"no such device""#, "no such device"),

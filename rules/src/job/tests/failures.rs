@@ -82,7 +82,7 @@ fn on_torchrun_lines_a_node_without_restarts_ends_the_job_with_its_root_cause() 
 #[test]
 fn a_node_that_cannot_start_ends_torchruns_job_for_all() {
     let mut test = Test::running(fail_job(), terms(2, 2), &["a", "b"]);
-    let reason = "cannot start worker 0: no such file".to_owned();
+    let reason = "cannot start the worker of local rank 0: no such file".to_owned();
     let verdict = JobVerdict::Failed(JobFailure::Node { node: named("a", Some(0)), reason: reason.clone() });
     let end = NodeEnd::Failed { reason };
     assert_eq!(

@@ -98,7 +98,10 @@ fn nodes_that_the_file_does_not_list_come_last_and_are_warned_of() {
     assert_eq!(test.join("b"), []);
     assert_eq!(test.join("c"), [Effect::ReadTopology]);
     let warning = Log::Unlisted { addresses: vec![address("a")] };
-    assert_eq!(warning.to_string(), "warning: the topology file does not list 10.0.0.1; they come last");
+    assert_eq!(
+        warning.to_string(),
+        "warning: addresses that the topology file does not list, ordered last: 10.0.0.1"
+    );
     assert_eq!(
         read(&mut test, &["bc"]),
         all([
@@ -123,7 +126,10 @@ fn the_file_lists_a_node_under_its_node_ip() {
         ("10.0.0.9".to_owned(), host("a"), None),
     ];
     let log = Log::Placed { round: Round(0), nodes };
-    assert_eq!(log.to_string(), "round 0: 2 nodes\n  rank 0 10.0.0.8 host-b x\n  rank 1 10.0.0.9 host-a");
+    assert_eq!(
+        log.to_string(),
+        "round 0: 2 nodes\n  node rank 0: 10.0.0.8 host-b x\n  node rank 1: 10.0.0.9 host-a"
+    );
     assert_eq!(
         placed,
         [

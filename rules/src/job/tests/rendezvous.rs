@@ -268,7 +268,7 @@ fn a_timeout_names_the_last_node_that_was_refused() {
     let effects = test.due();
     assert_eq!(
         timed_out(&effects),
-        "1 of 2 nodes joined within 600 s; 2 nodes were refused; the last: a node (host-c, 10.0.0.3): the job has \
+        "1 of 2 nodes joined within 600 s; rejected 2 nodes, the last of them a node (host-c, 10.0.0.3): the job has \
          nnodes=2:2, this node has nnodes=2:3; give every node the same command line"
     );
 }

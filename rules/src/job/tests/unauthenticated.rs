@@ -83,7 +83,7 @@ fn a_timeout_names_a_node_of_another_job_that_waits() {
         _ => None,
     });
     let sentence = failure.unwrap_or_else(|| panic!("no failure: {effects:?}"));
-    let refused = format!("1 node was refused; the last: {}: {}", named("x", None), point("ours", "theirs"));
+    let refused = format!("rejected {}: {}", named("x", None), point("ours", "theirs"));
     assert!(sentence.contains(&refused), "{sentence}");
 }
 

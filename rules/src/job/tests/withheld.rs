@@ -90,7 +90,7 @@ fn every_node_gets_the_root_cause_with_the_end() {
     let status = test.job.status(test.now).last_failure.unwrap();
     assert_eq!(
         status.root_cause.as_deref(),
-        Some("rank 3 (local rank 1, node rank 1, host host-b, pid 4711): exit code 1: boom")
+        Some("rank 3 (local rank 1, node rank 1, host host-b, pid 4711): exited with code 1: boom")
     );
     assert_eq!((status.reason.as_str(), &status.last_lines[..]), (REASON, &["boom".to_owned()][..]));
 }

@@ -110,7 +110,7 @@ fn reports_that_the_master_may_have_missed_are_repeated() {
         (
             "stopping for want of a worker",
             vec![assigned(0, 2), prepared(0), cannot_start()],
-            failed_with("cannot start worker 1: no file"),
+            failed_with("cannot start the worker of local rank 1: no file"),
         ),
         ("stopping to leave", and(&[signalled(2)]), left(2)),
         ("clearing away", ok.to_vec(), resumed(0, WorkersState::Running)),

@@ -189,7 +189,7 @@ fn no_worker_is_restarted_next_to_one_that_cannot_be_killed() {
     let hopeless = Moment::at_secs(30) + KILL_TIMEOUT;
     assert_eq!(
         group.handle(hopeless, Event::Deadline),
-        [Effect::AbandonTree, failed_with("its workers could not be killed")]
+        [Effect::AbandonTree, failed_with("the workers could not be killed")]
     );
     assert_eq!(group.handle(hopeless, Event::EndNoted), [finished(Outcome::Failed(Failure::Unkillable))]);
 }
@@ -207,7 +207,7 @@ fn nor_next_to_children_of_a_worker_that_succeeded() {
     );
     assert_eq!(
         group.handle(hopeless, regroup(0)),
-        [regrouping(), failed_with("its workers could not be killed")]
+        [regrouping(), failed_with("the workers could not be killed")]
     );
     assert_eq!(group.handle(hopeless, Event::EndNoted), [finished(Outcome::Failed(Failure::Unkillable))]);
 }
@@ -322,7 +322,7 @@ fn a_late_message_of_an_old_round_is_ignored() {
 fn a_worker_that_cannot_be_started_ends_the_run_whatever_the_budget() {
     let mut group = running(2, 3);
     let reason = "no such file".to_owned();
-    let message = "cannot start worker 1: no such file";
+    let message = "cannot start the worker of local rank 1: no such file";
     let event = Event::CannotStart { round: Round(0), local_rank: LocalRank(1), reason: reason.clone() };
     assert_eq!(
         group.handle(Moment::START, event),
@@ -450,7 +450,7 @@ fn a_node_whose_workers_all_succeeded_restarts_with_a_peer() {
 fn a_dead_guard_fails_the_run_and_keeps_an_outcome_that_was_settled() {
     let killed = ExitCause::Signal(9);
     let died = || Event::GuardDied { cause: killed };
-    let message = "its guard process was killed by SIGKILL";
+    let message = "the guard process was killed by SIGKILL";
     let mut group = running(2, 3);
     assert_eq!(group.handle(Moment::START, died()), [failed_with(message)]);
     let outcome = Outcome::Failed(Failure::GuardDied { cause: killed });
@@ -474,11 +474,11 @@ fn a_node_without_its_guard_starts_no_more_workers() {
     let _ = group.handle(Moment::START, exited(0, 0, OK));
     assert_eq!(group.handle(Moment::START, died()), [succeeded_in(0)]);
     let effects = group.handle(Moment::START, regroup(0));
-    assert_eq!(effects, [regrouping(), failed_with("its guard process was killed by SIGKILL")]);
+    assert_eq!(effects, [regrouping(), failed_with("the guard process was killed by SIGKILL")]);
     let mut group = succeeded();
     assert_eq!(group.handle(Moment::START, died()), []);
     let effects = group.handle(Moment::START, regroup(0));
-    assert_eq!(effects, [regrouping(), failed_with("its guard process was killed by SIGKILL")]);
+    assert_eq!(effects, [regrouping(), failed_with("the guard process was killed by SIGKILL")]);
     // It has no restart left, and an excuse would be of no use.
     let mut group = running(1, 0);
     let _ = group.handle(Moment::START, exited(0, 0, CODE));
