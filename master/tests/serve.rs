@@ -180,7 +180,7 @@ async fn ranks_follow_the_topology_file_and_a_file_that_hangs_is_given_up() {
     }
     let seats: Vec<u32> = seated(&mut nodes).await.iter().map(|seat| seat.node_rank.0).collect();
     assert_eq!(seats, [0, 2, 1]);
-    assert!(master.logs("rank 1 10.0.0.3 host-c s0"));
+    assert!(master.logs("node rank 1: 10.0.0.3 host-c s0"));
     // A fifo without a writer hangs in open().
     std::fs::remove_file(&file).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());

@@ -204,11 +204,9 @@ impl fmt::Display for Notice {
                 write!(f, "no contact with the job master for {} s, and ", silent.as_secs())?;
                 match found {
                     Some(Finding::CutOff) => f.write_str("another node of the round still reaches it")?,
-                    Some(Finding::Alone { lost, of }) => write!(
-                        f,
-                        "no majority of the nodes reports it lost ({lost} of {})",
-                        counted(*of as usize, "node")
-                    )?,
+                    Some(Finding::Alone { lost, of }) => {
+                        write!(f, "no majority of the nodes reports it lost ({lost} of {of})")?;
+                    }
                     Some(Finding::MasterDead { .. } | Finding::MasterGone) | None => {
                         f.write_str("the other nodes did not confirm in time that they lost it too")?;
                     }

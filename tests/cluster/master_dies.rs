@@ -141,7 +141,7 @@ fn a_master_without_a_journal_asks_the_nodes_and_none_restarts() {
     job.restart_master(&flags);
     let output = job.await_master_log("took over round 0 of 3 nodes");
     assert!(
-        output.contains("earlier replacements of ranks are unknown and count as 0"),
+        output.contains("earlier replacements of nodes are unknown and count as 0"),
         "what it cannot know is logged: {output}"
     );
     assert!(world[..2].iter().all(|worker| alive(worker.pid)), "no worker was restarted");

@@ -51,7 +51,7 @@ fn the_guides_ten_nodes_get_the_guides_ranks() {
     let output = job.await_master_log("round 0: 10 nodes");
     let mut rest = &*output;
     for (rank, node) in expected.iter().enumerate() {
-        let line = format!("rank {rank} 192.168.0.{node} ");
+        let line = format!("node rank {rank}: 192.168.0.{node} ");
         let at = rest.find(&line).unwrap_or_else(|| panic!("{line} in order: {output}"));
         rest = &rest[at..];
     }

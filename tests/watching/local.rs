@@ -42,7 +42,8 @@ fn a_standalone_run_is_found_by_its_run_id() {
     assert_eq!(other.status.code(), Some(1));
     let stderr = String::from_utf8(other.stderr).unwrap();
     assert!(
-        stderr.contains("runs a job with the run id no-such-run; there are: ") && stderr.contains(&id),
+        stderr.contains("no job with run id no-such-run on this node; run ids here: ")
+            && stderr.contains(&id),
         "{stderr}"
     );
     job.go();

@@ -152,7 +152,7 @@ fn names(found: &[Found]) -> String {
 }
 
 fn others(names: &str) -> String {
-    if names.is_empty() { "this user runs no job here".to_owned() } else { format!("jobs here: {names}") }
+    if names.is_empty() { "this user runs no job here".to_owned() } else { format!("run ids here: {names}") }
 }
 
 /// The launchers that answer, and why another one does not.
@@ -224,7 +224,7 @@ mod tests {
     fn a_run_id_that_is_not_there_is_named_with_the_others_if_there_are_any() {
         let text = |names| LocalError::NotThere { run_id: "nope".into(), others: others(names) }.to_string();
         let start = "no job with run id nope on this node; ";
-        assert_eq!(text("a, b"), format!("{start}jobs here: a, b"));
+        assert_eq!(text("a, b"), format!("{start}run ids here: a, b"));
         assert_eq!(text(""), format!("{start}this user runs no job here"));
     }
 
