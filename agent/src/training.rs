@@ -41,10 +41,10 @@ pub(crate) struct TrainingSampler {
     /// Python workers count their steps by themselves.
     counts_steps: bool,
     files: Option<ProgressFiles>,
-    round: Option<Round>,
+    /// The round of the present workers, and when they were started.
+    round: Option<(Round, Instant)>,
     pids: BTreeMap<LocalRank, i32>,
     steps: BTreeMap<LocalRank, u64>,
-    begun: Instant,
     next: Option<Instant>,
 }
 
@@ -57,7 +57,6 @@ impl TrainingSampler {
             round: None,
             pids: BTreeMap::new(),
             steps: BTreeMap::new(),
-            begun: Instant::now(),
             next: None,
         }
     }
@@ -88,10 +87,9 @@ impl TrainingSampler {
 
     /// The workers of this round are being started.
     pub(crate) fn begin(&mut self, round: Round) {
-        self.round = Some(round);
+        self.round = Some((round, Instant::now()));
         self.pids.clear();
         self.steps.clear();
-        self.begun = Instant::now();
         self.schedule(HangTerms::sample_interval);
     }
 
@@ -125,7 +123,7 @@ impl TrainingSampler {
     /// Takes a sample: a few system calls for each worker, none of which waits.
     pub(crate) fn sample(&mut self) -> Option<Event> {
         self.next = None;
-        let (round, sources) = (self.round?, self.terms.as_ref()?.sources);
+        let ((round, begun), sources) = (self.round?, self.terms.as_ref()?.sources);
         let mut samples = Vec::new();
         for told in self.files.as_mut()?.sample() {
             let pid = self.pids.get(&told.local_rank).and_then(|pid| u32::try_from(*pid).ok());
@@ -142,8 +140,7 @@ impl TrainingSampler {
                 cpu: activity.map(|activity| activity.cpu_ticks),
             });
         }
-        let since_start = self.begun.elapsed();
-        self.schedule(|terms| terms.next_sample(since_start, &samples));
+        self.schedule(|terms| terms.next_sample(begun.elapsed(), &samples));
         Some(Event::TrainingSampled { round, samples })
     }
 

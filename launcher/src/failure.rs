@@ -18,7 +18,6 @@ use rules::{
     failure::{ExitCause, Failure, GroupFailure, Outcome, UnkillableProcess, WorkerFailure, root_cause},
     root_cause::RootCause,
     signal_name::signal_text,
-    verdict::JobFailure,
 };
 
 pub use self::{
@@ -80,10 +79,6 @@ pub fn message(report: &Report, settings: &RunSettings, rendezvous: &Rendezvous)
             "dlrover-run: error: {failure}, so the workers could not be supervised any more; all of them were \
              killed. Only the kernel or a `kill -9` kills the guard: check the kernel log (dmesg) for the OOM killer.\n"
         ),
-        // The first line says which worker failed, and how.
-        Outcome::Failed(Failure::Job(JobFailure::Node { node, .. })) if report.root_cause.is_some() => {
-            format!("dlrover-run: error: {node} failed; see the output of that node's launcher\n")
-        }
         Outcome::Failed(failure) => match remedy(failure, rendezvous) {
             Some(remedy) => format!("dlrover-run: error: {failure}\n  {remedy}\n"),
             None => format!("dlrover-run: error: {failure}\n"),

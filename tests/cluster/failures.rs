@@ -46,7 +46,7 @@ fn a_spent_budget_on_torchrun_lines_fails_every_node_with_the_root_cause() {
     job.touch("fail");
     let outcomes = job.finish(nodes, 1);
     let peer = &outcomes[0].stderr;
-    assert!(peer.contains("127.0.0.2) failed; see the output of that node's launcher"), "{peer}");
+    assert!(peer.contains("127.0.0.2) failed: rank 1 "), "{peer}");
     assert!(peer.contains("exited with code 3"), "{peer}");
     assert!(outcomes[1].stderr.contains("traceback : "), "its own report: {outcomes:#?}");
     assert_eq!(job.ran(), [(0, 0), (0, 1)]);
@@ -66,7 +66,7 @@ fn a_spent_budget_of_the_node_that_serves_the_master_is_reported_by_all() {
     let outcomes = job.finish(nodes, 1);
     let peer = &outcomes[1].stderr;
     assert!(peer.contains("node rank 0 ("), "{peer}");
-    assert!(peer.contains(" failed; see "), "{peer}");
+    assert!(peer.contains(" failed: rank 0 "), "{peer}");
     assert!(peer.contains("SIGSEGV"), "{peer}");
 }
 

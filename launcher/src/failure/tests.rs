@@ -195,8 +195,8 @@ fn a_node_whose_workers_were_well_says_what_the_failed_one_said() {
     assert_eq!(
         message(&report, &settings, &ALONE).unwrap(),
         format!(
-            "{OF_ANOTHER_NODE}dlrover-run: error: node rank 1 (b, 10.0.0.2) failed; see the output of that node's \
-             launcher\n{ITS_LINES}"
+            "{OF_ANOTHER_NODE}dlrover-run: error: node rank 1 (b, 10.0.0.2) failed: rank 13 (local rank 5, pid 4711) \
+             exited with code 1\n  See the output of that node's launcher.\n{ITS_LINES}"
         )
     );
     let stopped = Report { outcome: Outcome::Interrupted(15), ..report };

@@ -199,7 +199,7 @@ fn default_pairs_on_a_host_of_four_end_the_launcher_and_taint_no_node() {
     for words in [
         "the switchbox cannot be checked: this host has 4 accelerators, and the default pairs 0:1 2:4 3:5 6:7 ask \
          for 8 sockets",
-        "Set --box-pairs to the pairs of this host's sockets",
+        "Set box-pairs to the pairs of this host's sockets",
     ] {
         assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);
     }

@@ -74,8 +74,8 @@ impl Probe {
                 if matches!(expected, Expected::Exactly(Path::Metaxlink | Path::Nvlink)) =>
             {
                 Some(
-                    "the host probe does not use the links, so no pair can take the path that --switchbox-path \
-                    requires; set --switchbox-path=any",
+                    "the host probe does not use the links, so no pair can take the path that switchbox-path \
+                    requires; set switchbox-path to any",
                 )
             }
             _ => None,
