@@ -17,6 +17,7 @@ use rules::{
     Moment, Round,
     failure::{ExitCause, Outcome, WorkerFailure},
     node::NodeAttributes,
+    warm::WarmTerms,
     worker_env::EnvSettings,
     worker_group::{Effect, Event, Limits, WorkerGroup},
 };
@@ -31,18 +32,24 @@ use tracing::{Level, debug, warn};
 use crate::{
     arrivals::{self, Connected},
     attributes,
+    checkpoints::Checkpoints,
     config::AgentConfig,
-    guard::{Guard, frame::FromGuard, link::GuardLink},
+    guard::{
+        Guard,
+        frame::{FromGuard, TemplateReport},
+        link::GuardLink,
+    },
     logs::{Console, GenerationLogs, Logs},
     master_link::{self, LinkParts, MasterAt, MasterLink},
     oom::OomCounter,
     prober::Prober,
+    progress_sampler::ProgressSampler,
     questions::{AnswerServer, QuestionState},
     report::Report,
     signals,
     store_host::{OpenedStore, StoreHost},
     store_watch::{Lookup, StoreWatch},
-    training::TrainingSampler,
+    warm::WarmSource,
     workers,
     workers::Prepared,
 };
@@ -126,7 +133,9 @@ pub struct Agent {
     prepared: Option<Box<Prepared>>,
     store_watch: StoreWatch,
     generation: Option<GenerationLogs>,
-    training: TrainingSampler,
+    progress: ProgressSampler,
+    warm: WarmSource,
+    checkpoints: Checkpoints,
     /// Failures after the first one, for what is reported of that one.
     failures: Option<mpsc::UnboundedSender<WorkerFailure>>,
     /// When the workers of the generation ended, since 1970, by process id.
@@ -168,7 +177,7 @@ impl Agent {
         for name in unknown {
             console.log(
                 Level::WARN,
-                format_args!("--signals-to-handle: cannot handle a signal `{name}`; ignored"),
+                format_args!("--signals-to-handle: cannot handle the signal `{name}`; ignored"),
             );
         }
         let children = signal(SignalKind::child()).map_err(AgentError::Signals)?;
@@ -182,6 +191,12 @@ impl Agent {
             has_accelerators: config.attributes.accelerators.is_some() || config.gpu_share.is_some(),
             gpu_share: config.gpu_share,
             hang: config.terms.hang.clone(),
+            reports_missing_progress: config.reports_missing_progress,
+            warm: config
+                .warm
+                .as_ref()
+                .map(|warm| WarmTerms { when: warm.when, has_modules: warm.modules.is_some() }),
+            save_at_breakpoint: config.terms.save_at_breakpoint,
         };
         let group = WorkerGroup::new(limits);
         let (started, question_state) = (Instant::now(), Arc::new(QuestionState::default()));
@@ -200,8 +215,10 @@ impl Agent {
             question_state: Arc::clone(&question_state),
             started,
         };
+        let checkpoints = Checkpoints::open(config.run_id.0.clone(), config.checkpoint_memory);
+        let settings = workers::env_settings(&config, launcher_id.to_string(), checkpoints.address());
         let mut agent = Self {
-            settings: Arc::new(workers::env_settings(&config, launcher_id.to_string())),
+            settings: Arc::new(settings),
             group,
             guard: GuardLink::new(guard).map_err(AgentError::Guard)?,
             guard_ended: None,
@@ -222,7 +239,9 @@ impl Agent {
             store_watch: StoreWatch::new(&store),
             generation: None,
             failures: None,
-            training: TrainingSampler::new(config.terms.hang.clone(), config.counts_steps),
+            progress: ProgressSampler::new(config.terms.hang.clone(), config.counts_steps),
+            warm: WarmSource::new(config.warm.clone()),
+            checkpoints,
             exits: BTreeMap::new(),
             retired: JoinSet::new(),
             store: Arc::new(AsyncMutex::new(store)),
@@ -272,6 +291,7 @@ impl Agent {
                 }
             };
             let watches_store = self.group.watches_store();
+            let wants_saver = self.group.wants_saver();
             tokio::select! {
                 message = self.guard.next() => {
                     if let Some(event) = self.guard_event(message) {
@@ -281,6 +301,9 @@ impl Agent {
                 Some(input) = self.inputs.recv() => match input {
                     Input::Event(event) => return event,
                     Input::Prepared { round, prepared } => {
+                        if let Some((worker, _)) = prepared.workers.first() {
+                            self.warm.prepared(worker);
+                        }
                         self.prepared = Some(prepared);
                         let oom_kills = self.oom_kills_so_far();
                         return Event::Prepared { round, oom_kills };
@@ -305,11 +328,12 @@ impl Agent {
                     }
                 }
                 () = self.store_watch.next_arrival(watches_store) => {}
-                () = self.training.due() => {
-                    if let Some(event) = self.training.sample() {
+                () = self.progress.due() => {
+                    if let Some(event) = self.progress.sample() {
                         return event;
                     }
                 }
+                event = self.checkpoints.next(wants_saver) => return event,
                 () = deadline => return Event::Deadline,
             }
         }
@@ -319,7 +343,7 @@ impl Agent {
         match message {
             FromGuard::Started { round, local_rank, pid } => {
                 self.store_watch.started(local_rank, pid);
-                self.training.started(local_rank, pid);
+                self.progress.started(local_rank, pid);
                 Some(Event::WorkerStarted { round, local_rank, pid })
             }
             FromGuard::CannotStart { round, local_rank, errno } => {
@@ -328,13 +352,18 @@ impl Agent {
             }
             FromGuard::Exited { round, exit, noticed } => {
                 self.exits.insert(exit.pid, noticed);
-                self.training.ended(exit.local_rank);
+                self.progress.ended(exit.local_rank);
                 self.failed_too(&exit);
                 let oom_kills = if exit.cause.is_success() { None } else { self.oom_kills_so_far() };
                 Some(Event::WorkerExited { round, exit, oom_kills })
             }
+            FromGuard::Template(report) => Some(match report {
+                TemplateReport::Ready { kib } => Event::TemplateReady { kib },
+                TemplateReport::Unfit { reason } => Event::TemplateUnfit { reason },
+                TemplateReport::Refused { reason } => Event::TemplateRefused { reason },
+            }),
             FromGuard::TreeGone { round } => {
-                self.training.end();
+                self.progress.end();
                 Some(Event::TreeGone { round })
             }
         }
@@ -344,13 +373,14 @@ impl Agent {
         self.oom.get_or_init(OomCounter::find).kills()
     }
 
-    /// Reaps all children: the guard, and orphans that PID 1 of a container inherits.
+    /// Reaps all children: the guard, the saver, and orphans that PID 1 of a container inherits.
     fn reap(&mut self) {
         let (guard, was_ended) = (self.guard.pid().as_raw(), self.guard_ended);
         reap_exited(|pid, cause| {
             if pid == guard {
                 self.guard_ended = Some(cause);
             }
+            self.checkpoints.reaped(pid, cause);
         });
         if let (Some(cause), None) = (self.guard_ended, was_ended) {
             let killing = self.kill_leftovers();

@@ -2,7 +2,8 @@
 
 use std::{fs, net::IpAddr};
 
-use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags, unistd::gethostname};
+use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags};
+use processes::host_name;
 use rules::node::NodeAttributes;
 
 /// The kernel's random id of this boot.
@@ -12,7 +13,7 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 #[must_use]
 pub fn gather(known: NodeAttributes) -> NodeAttributes {
     NodeAttributes {
-        host_name: gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
+        host_name: host_name(),
         addresses: addresses(),
         boot_id: fs::read_to_string(BOOT_ID).map(|id| id.trim().to_owned()).unwrap_or_default(),
         ..known

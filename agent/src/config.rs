@@ -9,7 +9,7 @@ use rules::{
     node::{NodeAttributes, Terms},
 };
 
-use crate::streams::Streams;
+use crate::{streams::Streams, warm::WarmConfig};
 use probes::SwitchboxTask;
 
 /// The configuration of one node's agent.
@@ -65,6 +65,12 @@ pub struct AgentConfig {
     pub logs: LogConfig,
     /// Python workers count the optimizer steps of torch by themselves.
     pub counts_steps: bool,
+    /// The user asked for the detection of hangs, and is told when workers show no progress.
+    pub reports_missing_progress: bool,
+    /// Python workers are forked from a template; `None`: never.
+    pub warm: Option<WarmConfig>,
+    /// The memory of this node in which checkpoints may be kept, in bytes; `None`: 40 % of what there is.
+    pub checkpoint_memory: Option<u64>,
     /// How worker environments are made.
     pub env: EnvConfig,
     /// CPUs each local rank may run on, by local rank; empty: no binding.

@@ -115,7 +115,8 @@ async fn read_detail(failure: WorkerFailure, left: Option<WorkerOutput>, limit: 
     match timeout(limit, reading).await {
         Ok(Ok(detail)) => detail,
         Ok(Err(error)) => {
-            warn!(%error, "what a failed worker left could not be read");
+            let rank = failure.local_rank;
+            warn!(%error, "the output and error file of local rank {rank} could not be read");
             FailureDetail::bare(failure)
         }
         Err(_) => FailureDetail::bare(failure),

@@ -26,6 +26,7 @@ pub mod frame;
 pub mod link;
 pub mod process;
 mod spawn;
+mod template;
 
 use std::{ffi::CStr, io, os::unix::net::UnixStream};
 

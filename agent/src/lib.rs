@@ -16,6 +16,7 @@
 mod agent;
 mod arrivals;
 mod attributes;
+mod checkpoints;
 mod config;
 mod error_file;
 mod evidence;
@@ -23,9 +24,11 @@ mod guard;
 mod logs;
 mod master_link;
 mod oom;
+mod placeholders;
 mod planned;
 mod prober;
 mod progress;
+mod progress_sampler;
 mod questions;
 mod report;
 mod signals;
@@ -33,8 +36,7 @@ mod status_client;
 mod store_host;
 mod store_watch;
 mod streams;
-mod template;
-mod training;
+mod warm;
 mod workers;
 
 pub use self::{
@@ -56,4 +58,5 @@ pub use self::{
         Allowed, Reach, SharedStore, StoreHost, StoreHostError, StoreLimits, bind, bind_at, shown_ports,
     },
     streams::Streams,
+    warm::WarmConfig,
 };

@@ -15,6 +15,7 @@ use std::{
 };
 
 use master_proto::{
+    MAX_PUSH_BYTES,
     convert::{Payload, StreamMessage},
     pb::{self, master_client::MasterClient},
     trust::{NodeSecret, TOKEN_REQUIRED},
@@ -250,19 +251,19 @@ impl<E: From<Event>> MasterConnection<E> {
                 push = pushes.message() => {
                     let pushed = self.pushed(push)?;
                     let Some(event) = self.event(pushed) else { continue };
-                    if let Event::Pushed(Push::Seat(assignment)) = &event {
+                    if let Event::Pushed(Push::Assigned(assignment)) = &event {
                         self.hosted = (assignment.node_rank == NodeRank(0)).then_some(assignment.round);
                     }
-                    let seat = match &event {
-                        Event::Pushed(Push::Seat(assignment)) => Some(assignment.round),
+                    let taken = match &event {
+                        Event::Pushed(Push::Assigned(assignment)) => Some(assignment.round),
                         _ => None,
                     };
                     if self.emit(event).await.is_some() {
                         return Ok(AgentGone);
                     }
                     // Not without heartbeats: within one process there is nothing to take over.
-                    if let (Some(round), Some(_)) = (seat, welcome.beat) {
-                        self.take_seat(client, round, welcome).await?;
+                    if let (Some(round), Some(_)) = (taken, welcome.beat) {
+                        self.acknowledge_assignment(client, round, welcome).await?;
                     }
                     self.allow_members(client).await?;
                 }
@@ -290,7 +291,7 @@ impl<E: From<Event>> MasterConnection<E> {
                 sleep(pause).await;
                 let sent = Instant::now();
                 let session = welcome.session;
-                let beat = pb::BeatRequest { node_id: node.0.clone(), seated_round: None, session };
+                let beat = pb::BeatRequest { node_id: node.0.clone(), taken_round: None, session };
                 match connector.answered_within(welcome.timeout, client.beat(connector.signed(beat))).await {
                     Ok(pb::BeatReply { is_known: true, next_millis }) => {
                         next = (next_millis > 0).then(|| Duration::from_millis(next_millis));
@@ -321,13 +322,13 @@ impl<E: From<Event>> MasterConnection<E> {
     }
 
     /// From now on the master counts the loss of this node as that of a rank.
-    async fn take_seat(
+    async fn acknowledge_assignment(
         &self,
         client: &mut MasterClient<Channel>,
         round: Round,
         Welcome { session, .. }: Welcome,
     ) -> Result<(), LinkError> {
-        let beat = pb::BeatRequest { node_id: self.node.0.clone(), seated_round: Some(round.0), session };
+        let beat = pb::BeatRequest { node_id: self.node.0.clone(), taken_round: Some(round.0), session };
         self.connector.answered(client.beat(self.connector.signed(beat))).await.map(drop)
     }
 
@@ -344,7 +345,7 @@ impl<E: From<Event>> MasterConnection<E> {
             self.kept.remove(0);
         }
         self.kept.push(channel.clone());
-        let mut client = MasterClient::new(channel);
+        let mut client = MasterClient::new(channel).max_decoding_message_size(MAX_PUSH_BYTES);
         let request = pb::SubscribeRequest {
             protocol_version: master_proto::PROTOCOL_VERSION,
             node_id: self.node.0.clone(),

@@ -64,8 +64,9 @@ pub fn planned_worker(
         master_port: store.port.unwrap_or_default(),
         restore_from_disk: false,
         fence: None,
+        restore: Vec::new(),
     };
-    let settings = env_settings(config, FRESH.to_owned());
+    let settings = env_settings(config, FRESH.to_owned(), Some(FRESH.to_owned()));
     let folder = planned_run_dir(&config.logs.dir, &config.run_id.0);
     let error_file = folder.map(|folder| folder.join(format!("attempt_0/{local_rank}/error.json")));
     let error_file = error_file.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();

@@ -12,6 +12,7 @@
 mod activity;
 mod numbers;
 mod prelude;
+mod python_path;
 mod rank_files;
 mod text;
 
@@ -19,7 +20,10 @@ use std::{
     ffi::{OsStr, OsString},
     fs::File,
     io,
-    os::fd::AsRawFd as _,
+    os::{
+        fd::AsRawFd as _,
+        unix::ffi::{OsStrExt as _, OsStringExt as _},
+    },
     process,
 };
 
@@ -27,8 +31,12 @@ use processes::memory_file::sealed_memory_file;
 use rules::LocalRank;
 
 pub use self::activity::{Activity, activity};
-pub(crate) use self::numbers::make_room;
 use self::{numbers::Numbers, rank_files::RankFiles};
+pub(crate) use self::{
+    numbers::make_room,
+    prelude::template_zip,
+    python_path::{with_entry, without_entry},
+};
 
 /// The progress of the workers of one node.
 #[derive(Debug)]
@@ -91,16 +99,17 @@ impl ProgressFiles {
         let mut environment = vec![("DLROVER_PROGRESS_FILE", path_of(&rank.text).into())];
         if auto {
             environment.push(("DLROVER_PROGRESS_COUNTER", path_of(&rank.counter).into()));
-            let entry = path_of(&self.prelude);
-            let mut entries = OsString::from(&entry);
-            if let Some(inherited) = inherited_pythonpath {
-                entries.push(":");
-                // Nothing after the colon would be an entry too: the current folder. start.py knows what twice means.
-                entries.push(if inherited.is_empty() { OsStr::new(&entry) } else { inherited });
-            }
-            environment.push(("PYTHONPATH", entries));
+            let inherited = inherited_pythonpath.map(OsStr::as_bytes);
+            let path = with_entry(self.prelude_entry().as_bytes(), inherited);
+            environment.push(("PYTHONPATH", OsString::from_vec(path)));
         }
         environment
+    }
+
+    /// The entry of `PYTHONPATH` that workers have with `auto`.
+    #[must_use]
+    pub fn prelude_entry(&self) -> String {
+        path_of(&self.prelude)
     }
 
     /// Returns what each worker has told until now, by local rank. Two or three system calls a worker, none of which
@@ -116,6 +125,6 @@ impl ProgressFiles {
 }
 
 /// By which workers reach a file of the launcher.
-fn path_of(file: &File) -> String {
+pub(crate) fn path_of(file: &File) -> String {
     format!("/proc/{}/fd/{}", process::id(), file.as_raw_fd())
 }

@@ -1,9 +1,11 @@
 //! From an assignment to commands that the guard can start: environments, arguments, files.
 
 use std::{
-    ffi::OsString,
-    io,
+    ffi::{OsStr, OsString},
+    fs::File,
+    io::{self, Read as _},
     os::{fd::OwnedFd, unix::ffi::OsStrExt as _},
+    path::Path,
     sync::{Mutex, PoisonError},
 };
 
@@ -17,7 +19,7 @@ use crate::{
     config::{AgentConfig, MasterPort},
     guard::frame::WorkerSpec,
     logs::{GenerationLogs, LogError, Logs},
-    template::substitute,
+    placeholders::substitute,
 };
 
 /// Everything the workers of one round need to start.
@@ -102,7 +104,11 @@ pub(crate) fn worker_argument(argument: &[u8], local_rank: LocalRank) -> Vec<u8>
 
 /// What is the same in every worker's environment.
 #[must_use]
-pub fn env_settings(config: &AgentConfig, launcher_id: String) -> EnvSettings {
+pub fn env_settings(
+    config: &AgentConfig,
+    launcher_id: String,
+    checkpoint_socket: Option<String>,
+) -> EnvSettings {
     let inherited = |name: &str| {
         let found = config.env.inherited.iter().find(|(key, _)| key == name);
         found.map(|(_, value)| value.to_string_lossy().into_owned())
@@ -114,6 +120,7 @@ pub fn env_settings(config: &AgentConfig, launcher_id: String) -> EnvSettings {
         signals_to_handle: config.env.signals_to_handle.clone(),
         nccl_async_error_handling: inherited("TORCH_NCCL_ASYNC_ERROR_HANDLING"),
         launcher_id,
+        checkpoint_socket,
         virtual_local_rank: config.env.virtual_local_rank.then(|| VisibleDevices {
             cuda: inherited("CUDA_VISIBLE_DEVICES"),
             hip: inherited("HIP_VISIBLE_DEVICES"),
@@ -127,5 +134,54 @@ pub fn env_settings(config: &AgentConfig, launcher_id: String) -> EnvSettings {
 pub fn start_error(config: &AgentConfig, local_rank: LocalRank, errno: i32) -> String {
     let program = worker_argument(config.command.argv[0].as_bytes(), local_rank);
     let error = io::Error::from_raw_os_error(errno);
-    format!("`{}`: {error}", String::from_utf8_lossy(&program))
+    let name = String::from_utf8_lossy(&program);
+    match missing_interpreter(Path::new(OsStr::from_bytes(&program))).filter(|_| errno == libc::ENOENT) {
+        Some(interpreter) => match interpreter.strip_suffix('\r') {
+            Some(interpreter) => format!(
+                "`{name}`: its first line, #!{interpreter}, ends with a carriage return, which Linux takes for a part \
+                 of the interpreter's name; save the file with Unix line ends"
+            ),
+            None => format!("`{name}`: its interpreter {interpreter} does not exist"),
+        },
+        None => format!("`{name}`: {error}"),
+    }
+}
+
+/// The interpreter that the first line of a script names (`#!/usr/bin/env python3`), if there is none: the kernel then
+/// says of the script itself that it does not exist.
+fn missing_interpreter(script: &Path) -> Option<String> {
+    let mut start = Vec::new();
+    // The kernel reads 255 bytes of the line.
+    File::open(script).ok()?.take(256).read_to_end(&mut start).ok()?;
+    let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let mut words = line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
+    let interpreter = words.next()?;
+    let is_missing = interpreter.starts_with(b"/") && !Path::new(OsStr::from_bytes(interpreter)).exists();
+    is_missing.then(|| String::from_utf8_lossy(interpreter).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::missing_interpreter;
+
+    #[test]
+    fn the_interpreter_of_a_script_is_named_when_it_is_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("train");
+        for (text, missing) in [
+            ("#!/nowhere/python3 -u\nprint()\n", Some("/nowhere/python3")),
+            ("#! /nowhere/python3\n", Some("/nowhere/python3")),
+            ("#!/bin/sh\r\n", Some("/bin/sh\r")),
+            ("#!/bin/sh\nexit\n", None),
+            ("print()\n", None),
+            ("#!", None),
+            ("", None),
+        ] {
+            fs::write(&script, text).unwrap();
+            assert_eq!(missing_interpreter(&script).as_deref(), missing, "{text:?}");
+        }
+        assert_eq!(missing_interpreter(&folder.path().join("none")), None);
+    }
 }

@@ -112,6 +112,12 @@ impl Bench {
         &self.ours
     }
 
+    /// torchrun, if there is one.
+    #[must_use]
+    pub fn torchrun(&self) -> Option<&Path> {
+        self.torchrun.as_deref()
+    }
+
     /// Waits until no process of the bench is left but this one.
     ///
     /// # Errors

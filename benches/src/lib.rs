@@ -9,6 +9,7 @@
 
 pub mod cases;
 pub mod check;
+pub mod end;
 pub mod figures;
 pub mod gpus;
 pub mod launch;
@@ -18,6 +19,7 @@ pub mod processes;
 pub mod rendezvous;
 pub mod stack_dumps;
 pub mod stamps;
+pub mod warm_starts;
 
 /// The result of a bench; errors are only printed.
 pub type Outcome<T> = Result<T, Box<dyn std::error::Error>>;

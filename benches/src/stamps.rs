@@ -110,6 +110,19 @@ impl Stamps {
         Ok(())
     }
 
+    /// Returns what is queued of one kind, without waiting.
+    ///
+    /// # Errors
+    /// The pipe cannot be read.
+    pub fn drain(&mut self, starts: bool) -> Outcome<Vec<Stamp>> {
+        while let Some(stamp) = self.read()? {
+            self.passed.push(stamp);
+        }
+        let (taken, passed) = self.passed.drain(..).partition(|stamp| stamp.is_start == starts);
+        self.passed = passed;
+        Ok(taken)
+    }
+
     fn read(&mut self) -> Outcome<Option<Stamp>> {
         let mut record = [0; RECORD];
         match self.pipe.read(&mut record) {

@@ -6,11 +6,11 @@
 //! ```text
 //! (Check, effects) = Check::new(now, settings, method)     // all pairs are measured, at the same time
 //! check.handle(now, Answered { run, pair, answer })        // 5 times; what is in doubt is measured again, alone
-//! ... -> Finish(Finding)                                   // pairs, good ones, and the status of the node
+//! ... -> Finish(SwitchboxFinding)                                   // pairs, good ones, and the status of the node
 //! ```
 //!
 //! Only a pair that was measured alone can be bad: several at once may share a switch. How values are judged is in
-//! [`Style`]; what can be wrong with a pair in [`Trouble`]; the result for the node in [`Finding`].
+//! [`Style`]; what can be wrong with a pair in [`Trouble`]; the result for the node in [`SwitchboxFinding`].
 
 mod check;
 mod finding;
@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     check::{Answer, Check, Effect, Event},
-    finding::{COMPONENT, Finding, PairFinding, SwitchboxStatus},
+    finding::{COMPONENT, PairFinding, SwitchboxFinding, SwitchboxStatus},
     judge::{FEWEST, Repetition, Style, Verdict},
     misfit::Misfit,
     pairs::{MAX_PAIRS, PairsError, SocketPair, check_pairs, pairs_text},

@@ -2,7 +2,7 @@
 
 mod workers;
 
-use std::{fs, io, path::PathBuf, process::ExitCode, time::Duration};
+use std::{io, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{ArgAction, builder::NonEmptyStringValueParser, value_parser};
 use launcher::{
@@ -11,6 +11,7 @@ use launcher::{
     resolve::stack_folder,
 };
 use probes::{ProbeProgram, StackTarget, StacksPlan, take_stacks};
+use rules::RunId;
 use stacks::RankDump;
 
 use self::workers::{NoTargets, Targets};
@@ -26,8 +27,8 @@ Without --run-id and --pid the one job of this node is taken. The stacks of Pyth
 for native stacks its threads are stopped one after the other, each while its stack is copied. Reading another user's processes takes root or \
 CAP_SYS_PTRACE; what cannot be read is a note.
 
-The folder gets RRRRR-WWWWW.stacktrace for each rank, and py_stack, cpp_stack, py_stack.svg and cpp_stack.svg for all of \
-them. After a dump on every node into one folder, `dlrover-diag stacks` merges the ranks of all nodes.
+The directory gets RRRRR-WWWWW.stacktrace for each rank, and py_stack, cpp_stack, py_stack.svg and cpp_stack.svg for all of \
+them. After a dump on every node into one directory, `dlrover-diag stacks` merges the ranks of all nodes.
 
 Exit code: 0 when stacks were read, 1 when there are none, or nothing can be written, 2 when the command line cannot be \
 used.")]
@@ -38,7 +39,7 @@ pub(super) struct Arguments {
     /// A process; its rank is that of its environment, else 0 (repeatable)
     #[arg(long = "pid", value_name = "PID", action = ArgAction::Append, value_parser = value_parser!(u32).range(1..=0x7fff_ffff))]
     pids: Vec<u32>,
-    /// The folder for the files [default: $XPU_TIMER_TIMELINE_PATH, else /root/timeline, else the current one]
+    /// The directory for the files [default: $XPU_TIMER_TIMELINE_PATH, else /root/timeline/RUN_ID, else the current one]
     #[arg(long, value_name = "DIR")]
     path: Option<PathBuf>,
     /// Read Python's stacks only, so that no thread is stopped
@@ -59,7 +60,7 @@ enum DumpError {
     Targets(#[from] NoTargets),
     #[error(transparent)]
     Folder(#[from] FolderError),
-    #[error("cannot start a runtime")]
+    #[error("cannot start the runtime")]
     Runtime(#[source] io::Error),
 }
 
@@ -84,12 +85,12 @@ pub(super) fn main(arguments: &Arguments, env: Environment<'_>) -> ExitCode {
 }
 
 fn answer(arguments: &Arguments, env: Environment<'_>) -> Result<(String, u8), DumpError> {
-    let Targets { targets, mut notes } = match arguments.pids[..] {
+    let Targets { job, targets, mut notes } = match arguments.pids[..] {
         [] => workers::of_job(arguments.run_id.as_deref())?,
         _ => workers::of_pids(&arguments.pids)?,
     };
     // Before processes are stopped: a dump that cannot be written is of no use.
-    let folder = folder(arguments, env, &mut notes)?;
+    let folder = folder(arguments, env, job.as_deref(), &mut notes)?;
     let dumps = dumps(arguments, targets)?;
     let mut files = Vec::new();
     for dump in &dumps {
@@ -107,6 +108,7 @@ fn answer(arguments: &Arguments, env: Environment<'_>) -> Result<(String, u8), D
 fn folder(
     arguments: &Arguments,
     env: Environment<'_>,
+    job: Option<&str>,
     notes: &mut Vec<String>,
 ) -> Result<PathBuf, FolderError> {
     if let Some(path) = &arguments.path {
@@ -114,12 +116,16 @@ fn folder(
         return Ok(path.clone());
     }
     let usual = stack_folder(env);
+    let usual = match job {
+        Some(job) => usual.of_job(&RunId(job.to_owned()).file_name()),
+        None => usual.path().to_owned(),
+    };
     match stack_folder::prepare(&usual) {
         Ok(()) => Ok(usual),
         Err(error) => {
             let current = PathBuf::from(".");
             stack_folder::prepare(&current)?;
-            notes.push(format!("{}; the files are in the current folder", rules::chain(&error)));
+            notes.push(format!("{}; the files are in the current directory", rules::chain(&error)));
             Ok(current)
         }
     }
@@ -136,15 +142,10 @@ fn dumps(arguments: &Arguments, targets: Vec<StackTarget>) -> Result<Vec<RankDum
     Ok(runtime.map_err(DumpError::Runtime)?.block_on(take_stacks(plan)))
 }
 
-/// The name of this host, for people.
-pub(super) fn hostname() -> String {
-    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name = name.trim();
-    if name.is_empty() { "localhost".to_owned() } else { name.replace('/', "_") }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::{Subcommand, parse};
 
@@ -171,13 +172,17 @@ mod tests {
         let folder_ = tempfile::tempdir().unwrap();
         let path = folder_.path().join("a/b");
         let mut notes = Vec::new();
-        let found =
-            folder(&arguments(&format!("dump --path {}", path.display())), Environment(&[]), &mut notes);
+        let found = folder(
+            &arguments(&format!("dump --path {}", path.display())),
+            Environment(&[]),
+            Some("a"),
+            &mut notes,
+        );
         assert_eq!(found.unwrap(), path);
         assert!(fs::read_dir(&path).unwrap().next().is_none(), "a file is left");
-        let refused = folder(&arguments("dump --path /proc/self/none"), Environment(&[]), &mut notes);
+        let refused = folder(&arguments("dump --path /proc/self/none"), Environment(&[]), None, &mut notes);
         let error = refused.unwrap_err().to_string();
-        assert_eq!((error.as_str(), notes.len()), ("/proc/self/none cannot be made", 0));
+        assert_eq!((error.as_str(), notes.len()), ("/proc/self/none cannot be created", 0));
     }
 
     #[test]
@@ -185,9 +190,11 @@ mod tests {
         let folder_ = tempfile::tempdir().unwrap();
         let env = [("XPU_TIMER_TIMELINE_PATH".into(), folder_.path().into())];
         let mut notes = Vec::new();
-        assert_eq!(folder(&arguments("dump"), Environment(&env), &mut notes).unwrap(), folder_.path());
+        let of_job = folder(&arguments("dump"), Environment(&env), Some("llm-7b"), &mut notes);
+        assert_eq!(of_job.unwrap(), folder_.path(), "it is named for the job");
         let env = [("XPU_TIMER_TIMELINE_PATH".into(), "/proc/self/none".into())];
-        assert_eq!(folder(&arguments("dump"), Environment(&env), &mut notes).unwrap(), PathBuf::from("."));
-        assert!(notes[0].starts_with("/proc/self/none cannot be made: "), "{notes:?}");
+        let current = folder(&arguments("dump"), Environment(&env), None, &mut notes);
+        assert_eq!(current.unwrap(), PathBuf::from("."));
+        assert!(notes[0].starts_with("/proc/self/none cannot be created: "), "{notes:?}");
     }
 }

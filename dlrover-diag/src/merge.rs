@@ -9,11 +9,11 @@ use std::{
 
 use launcher::{
     environment::Environment,
-    failure::{FAILED, SUCCEEDED},
+    failure::{FAILED, SUCCEEDED, USAGE},
     resolve::stack_folder,
 };
 use stacks::{
-    Merged, RankDump,
+    Merged, RankDump, StackFolder,
     document::{MAX_BYTES, read},
     dump_name::EXTENSION,
 };
@@ -26,7 +26,10 @@ use super::{
 /// Files that are read. A job has fewer ranks.
 const MAX_FILES: usize = 1 << 18;
 
-/// Merges the stacks of all ranks in a folder, and says which rank is elsewhere
+/// Folders of jobs that an error names.
+const MAX_JOBS: usize = 20;
+
+/// Merges the stacks of all ranks in a directory, and says which rank is elsewhere
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Reads the files RRRRR-WWWWW.stacktrace of `dlrover-diag dump`, of a hang, and of xpu_timer, so that it replaces \
@@ -34,10 +37,11 @@ xpu_timer_stacktrace_viewer; writes py_stack, cpp_stack, py_stack.svg and cpp_st
 
 Exit code: 0, 1 when no file can be read, or nothing can be written, 2 when the command line cannot be used.")]
 pub(super) struct Arguments {
-    /// The folder with the files of the ranks [default: $XPU_TIMER_TIMELINE_PATH, else /root/timeline]
+    /// The directory with the files of the ranks [default: $XPU_TIMER_TIMELINE_PATH, else that of the one job in
+    /// /root/timeline]
     #[arg(long, value_name = "DIR")]
     path: Option<PathBuf>,
-    /// The folder for the merged files [default: the same]
+    /// The directory for the merged files [default: the same]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// One JSON document, for programs
@@ -52,6 +56,8 @@ enum MergeError {
     Read(PathBuf, #[source] io::Error),
     #[error("{} has no file RANK-WORLDSIZE.stacktrace", .0.display())]
     Empty(PathBuf),
+    #[error("{} has the stacks of several jobs; choose one with --path: {}", .0.display(), shown(.1))]
+    Several(PathBuf, Vec<PathBuf>),
     #[error("no file in {} can be used: {}", .0.display(), .1.join("; "))]
     Unusable(PathBuf, Vec<String>),
     #[error(transparent)]
@@ -63,13 +69,16 @@ pub(super) fn main(arguments: &Arguments, env: Environment<'_>) -> ExitCode {
         Ok(text) => super::print(&text, SUCCEEDED),
         Err(error) => {
             log_line(format_args!("error: {}", rules::chain(&error)));
-            ExitCode::from(FAILED)
+            ExitCode::from(if matches!(error, MergeError::Several(..)) { USAGE } else { FAILED })
         }
     }
 }
 
 fn answer(arguments: &Arguments, env: Environment<'_>) -> Result<String, MergeError> {
-    let path = arguments.path.clone().unwrap_or_else(|| stack_folder(env));
+    let path = match &arguments.path {
+        Some(path) => path.clone(),
+        None => usual(stack_folder(env))?,
+    };
     let (dumps, mut notes) = dumps(&path)?;
     let sizes = Merged::of(&dumps).world_sizes;
     if sizes.len() > 1 {
@@ -82,13 +91,53 @@ fn answer(arguments: &Arguments, env: Environment<'_>) -> Result<String, MergeEr
     Ok(Report { dumps: &dumps, folder: out, files, notes }.text(arguments.json))
 }
 
+/// The folder that was named for a job; of one for all jobs, that of the one job that has stacks there.
+fn usual(folder: StackFolder) -> Result<PathBuf, MergeError> {
+    let StackFolder::Shared(path) = folder else { return Ok(folder.path().to_owned()) };
+    // xpu_timer writes the files of its job directly into it.
+    if has_dumps(&path) {
+        return Ok(path);
+    }
+    let entries = fs::read_dir(&path).map_err(|error| MergeError::Read(path.clone(), error))?;
+    let folders = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_dir());
+    let mut of_jobs: Vec<PathBuf> = folders.filter(|path| has_dumps(path)).take(MAX_JOBS + 1).collect();
+    of_jobs.sort_unstable();
+    match &of_jobs[..] {
+        [] => Err(MergeError::Empty(path)),
+        [one] => Ok(one.clone()),
+        _ => Err(MergeError::Several(path, of_jobs)),
+    }
+}
+
+/// A list of at most [`MAX_JOBS`].
+fn shown(folders: &[PathBuf]) -> String {
+    let mut shown: Vec<String> =
+        folders.iter().take(MAX_JOBS).map(|path| path.display().to_string()).collect();
+    if folders.len() > MAX_JOBS {
+        shown.push("...".to_owned());
+    }
+    shown.join(", ")
+}
+
+fn is_dump(name: &str) -> bool {
+    name.ends_with(EXTENSION) && !name.starts_with('.')
+}
+
+fn has_dumps(folder: &Path) -> bool {
+    let names = fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.take(MAX_FILES).any(|name| is_dump(&name))
+}
+
 /// The dumps in a folder, and what was not usable.
 fn dumps(folder: &Path) -> Result<(Vec<RankDump>, Vec<String>), MergeError> {
     let unreadable = |error| MergeError::Read(folder.to_owned(), error);
     let mut names: Vec<String> = fs::read_dir(folder)
         .map_err(unreadable)?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| name.ends_with(EXTENSION) && !name.starts_with('.'))
+        .filter(|name| is_dump(name))
         .take(MAX_FILES)
         .collect();
     names.sort_unstable();
@@ -162,6 +211,25 @@ mod tests {
         assert_eq!(json["suspects"][0]["rank"], 2);
         assert_eq!(json["suspects"][0]["reason"], "elsewhere");
         assert_eq!(json["ranks"].as_array().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn of_a_folder_for_all_jobs_the_one_with_stacks_is_taken() {
+        let root = tempfile::tempdir().unwrap();
+        let usual = || usual(StackFolder::Shared(root.path().to_owned())).map_err(|error| error.to_string());
+        let path = root.path().display();
+        assert_eq!(usual(), Err(format!("{path} has no file RANK-WORLDSIZE.stacktrace")));
+        let [one, other, empty] = ["a", "b", "c"].map(|job| root.path().join(job));
+        for folder in [&one, &other, &empty] {
+            fs::create_dir(folder).unwrap();
+        }
+        write(&one, 0, "all_reduce");
+        assert_eq!(usual(), Ok(one));
+        write(&other, 0, "all_reduce");
+        let choice = format!("choose one with --path: {path}/a, {path}/b");
+        assert_eq!(usual(), Err(format!("{path} has the stacks of several jobs; {choice}")));
+        write(root.path(), 0, "all_reduce");
+        assert_eq!(usual(), Ok(root.path().to_owned()), "as xpu_timer writes them");
     }
 
     #[test]

@@ -92,7 +92,7 @@ impl Figures {
     fn for_people(&self) -> String {
         let sizes: Vec<String> = self.sizes.iter().map(|size| in_units(*size)).collect();
         format!(
-            "latency {:.1} µs, sent {}, received {}; {} of known bytes received and right, in {:.1} ms ({}, both ways on \
+            "latency {:.1} µs, sent {}, received {}; {} of known bytes received without an error, in {:.1} ms ({}, both ways on \
              two connections)",
             self.latency_us,
             speed(self.sent_bytes_per_second),
@@ -161,7 +161,7 @@ pub(super) fn main(arguments: &Arguments) -> ExitCode {
     };
     let end = if let Some(address) = connect_to {
         if !is_host_and_port(address) {
-            return unusable(&format!("--connect {address}: ADDR:PORT is needed"));
+            return unusable(&format!("--connect {address}: expected ADDR:PORT"));
         }
         connect(address, *repeat, timeout, print)
     } else {
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(
             figures.for_people(),
             "latency 13.9 µs, sent 1250 MB/s (10.00 Gbit/s), received 1 MB/s (0.01 Gbit/s); 34.1 MiB of known bytes \
-             received and right, in 29.5 ms (64 KiB, 1 MiB, 16 MiB, both ways on two connections)"
+             received without an error, in 29.5 ms (64 KiB, 1 MiB, 16 MiB, both ways on two connections)"
         );
     }
 }

@@ -15,7 +15,7 @@ const SCHEMA: &str = "dlrover.stacks/v1";
 /// Why nothing is written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FolderError {
-    #[error("{} cannot be made", .0.display())]
+    #[error("{} cannot be created", .0.display())]
     Make(PathBuf, #[source] io::Error),
     #[error("{} cannot be written", .0.display())]
     Write(PathBuf, #[source] io::Error),

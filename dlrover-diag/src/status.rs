@@ -1,9 +1,9 @@
 //! `dlrover-diag status` and `dlrover-diag events`: what a running job is doing.
 
 mod local;
+mod progress;
 mod screen;
 mod source;
-mod training;
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
@@ -39,9 +39,13 @@ struct Where {
     /// The job master; without it the job of this node's launcher [env: DLROVER_MASTER_ADDR]
     #[arg(value_name = "HOST:PORT")]
     master: Option<String>,
-    /// The job, where several run on this node
+    /// The job (--rdzv-id), where several run on this node
     #[arg(long, value_name = "ID", conflicts_with = "master")]
     run_id: Option<String>,
+    /// The job of the dlrover-run with this process id
+    #[arg(long, value_name = "PID", conflicts_with_all = ["master", "run_id"],
+          value_parser = value_parser!(u32).range(1..=0x7fff_ffff))]
+    pid: Option<u32>,
     /// How long to wait for the first answer
     #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u64).range(1..=600), default_value = "10")]
     timeout: u64,
@@ -65,7 +69,8 @@ struct Where {
 /// Shows what a running job is doing: nodes, rounds, failures, the last check
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Without HOST:PORT the launchers of this node are asked; they answer processes of their own user, and of root.
+Without HOST:PORT the launchers of this node are asked; they answer processes of their own user, and of root. Where \
+they run several jobs, --pid or --run-id chooses one.
 
 Exit code: 0 when there is a status, 1 when no job master answers, 2 when the command line cannot be used. With \
 --watch: 0 when the job has succeeded, 1 when it has failed.")]
@@ -151,7 +156,7 @@ fn with_source(
     };
     let code = runtime.block_on(show(source, Duration::from_secs(at.timeout))).unwrap_or_else(|error| {
         log_line(format_args!("error: {}", rules::chain(&error)));
-        ExitCode::from(FAILED)
+        ExitCode::from(if error.is_of_usage() { USAGE } else { FAILED })
     });
     runtime.shutdown_background();
     code

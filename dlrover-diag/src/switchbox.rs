@@ -4,7 +4,7 @@ use std::{ffi::OsString, process::ExitCode, time::Duration};
 
 use clap::ArgAction;
 use diagnosis::switchbox::{
-    Expected, Finding, NO_PROBE, PairFinding, Rate, Settings, SwitchboxStatus, Verdict, check_pairs,
+    Expected, NO_PROBE, PairFinding, Rate, Settings, SwitchboxFinding, SwitchboxStatus, Verdict, check_pairs,
 };
 use probes::{
     GpuPlan, ProbeProgram, SwitchboxError, SwitchboxTask, TOOL_VARIABLE, check_switchbox, take_inventory,
@@ -37,7 +37,7 @@ pub(super) struct Arguments {
     /// A pair below this bandwidth is faulty
     #[arg(long, value_name = "MB/S", value_parser = float("a number of MB/s above 0"), default_value = "10000")]
     min_bandwidth: f64,
-    /// A node with fewer working pairs is faulty [default: 2, or all of fewer pairs]
+    /// A node with fewer working pairs is faulty [default: 2, or the number of pairs if that is less]
     #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=u32::MAX.into()))]
     min_channels: Option<u32>,
     /// What measures the pairs [env: DLROVER_SWITCHBOX_PROBE] [default: auto]
@@ -89,7 +89,7 @@ fn task(arguments: &Arguments, env: Environment<'_>) -> Result<SwitchboxTask, St
         .ok_or_else(|| format!("--box-pairs {given}: give pairs of sockets such as 0:1 2:4"))?;
     check_pairs(&pairs, arguments.probe_loopback).map_err(|why| format!("--box-pairs: {why}"))?;
     let megabytes = arguments.min_bandwidth;
-    let refusal = || format!("--min-bandwidth {megabytes:?}: {}", Rate::MINIMUM);
+    let refusal = || format!("--min-bandwidth {megabytes:?} is invalid: expected {}", Rate::MINIMUM);
     let min = Rate::minimum(megabytes).ok_or_else(refusal)?;
     let most = u32::try_from(pairs.len()).unwrap_or(u32::MAX);
     let min_channels = arguments.min_channels.unwrap_or_else(|| default_min_channels(pairs.len()));
@@ -113,9 +113,9 @@ fn task(arguments: &Arguments, env: Environment<'_>) -> Result<SwitchboxTask, St
 }
 
 /// Runs the check and prints its progress on standard error. The last line is skipped if it ends the table.
-fn check(mut task: SwitchboxTask, env: Environment<'_>, has_table: bool) -> Result<Finding, String> {
+fn check(mut task: SwitchboxTask, env: Environment<'_>, has_table: bool) -> Result<SwitchboxFinding, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
+    let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
     runtime.block_on(async {
         let (lines, mut received) = tokio::sync::mpsc::channel(256);
         let printing = async {
@@ -147,7 +147,7 @@ fn check(mut task: SwitchboxTask, env: Environment<'_>, has_table: bool) -> Resu
 const HEADS: [&str; 9] = ["pair", "devices", "dir", "min MB/s", "median", "max", "passes", "path", "verdict"];
 
 /// One row for each direction of each pair.
-fn table(finding: &Finding) -> String {
+fn table(finding: &SwitchboxFinding) -> String {
     let mut table = Table::new(HEADS).with_numbers_in(3..7);
     for pair in &finding.pairs {
         let devices =
@@ -247,7 +247,7 @@ struct DirectionDocument {
     of: usize,
 }
 
-fn json(finding: &Finding) -> String {
+fn json(finding: &SwitchboxFinding) -> String {
     let direction = |Direction { dir, spread, passes, of }| DirectionDocument {
         dir,
         min_mbps: spread.map(|it| it.0.mb_per_s()),
@@ -291,7 +291,7 @@ mod tests {
     use super::*;
     use crate::{Arguments, Subcommand};
 
-    fn finding() -> Finding {
+    fn finding() -> SwitchboxFinding {
         let mb = |value| Rate::from_mb_per_s(value).unwrap();
         let both = |there, back| Repetition { there: mb(there), back: Some(mb(back)) };
         let pair = |pair, values, wrong: Option<Wrong>| PairFinding {
@@ -311,7 +311,7 @@ mod tests {
             alone: false,
             ..pair(SocketPair(8, 9), Vec::new(), Some(gone))
         };
-        Finding {
+        SwitchboxFinding {
             probe: "cuda".into(),
             min: mb(10_000.0),
             min_channels: 1,
@@ -361,10 +361,13 @@ mod tests {
             (&["--box-pairs", "0-1"], "--box-pairs 0-1: give pairs of sockets"),
             (&["--min-bandwidth", "-1"], "--min-bandwidth -1"),
             (&["--min-bandwidth", "nan"], "--min-bandwidth NaN"),
-            (&["--min-bandwidth=-1"], "--min-bandwidth -1.0: a bandwidth is a number of MB/s above 0"),
+            (
+                &["--min-bandwidth=-1"],
+                "--min-bandwidth -1.0 is invalid: expected a bandwidth in MB/s above 0",
+            ),
             (
                 &["--min-bandwidth", "1e99"],
-                ": a bandwidth is a number of MB/s above 0, and at most 1000000000",
+                " is invalid: expected a bandwidth in MB/s above 0 and at most 1000000000",
             ),
             (&["--switchbox-probe", "cudda"], "--switchbox-probe cudda: give auto, mxom, cuda, host, or a"),
             (&["--min-bandwidth", "inf"], "--min-bandwidth inf"),

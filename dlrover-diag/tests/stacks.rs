@@ -146,5 +146,5 @@ fn what_cannot_be_done_is_an_error() {
     assert_eq!((code, stderr), (Some(2), format!("dlrover-diag: error: process {own} is named twice\n")));
     let (code, _, stderr) = text(&diag(&["dump", "--pid", &own, "--path", "/proc/self/none"]));
     assert_eq!(code, Some(1));
-    assert!(stderr.starts_with("dlrover-diag: error: /proc/self/none cannot be made: "), "{stderr}");
+    assert!(stderr.starts_with("dlrover-diag: error: /proc/self/none cannot be created: "), "{stderr}");
 }

@@ -67,7 +67,7 @@ fn impossible_pairs_are_exit_code_2() {
     for (arguments, expected) in [
         (&["--box-pairs", "0:1", "1:2"][..], "socket 1 is in 0:1 and in 1:2"),
         (&["--box-pairs", "0:0"], "0:0 pairs a socket with itself"),
-        (&["--min-bandwidth", "1e99"], "a number of MB/s above 0, and at most 1000000000"),
+        (&["--min-bandwidth", "1e99"], "expected a bandwidth in MB/s above 0 and at most 1000000000"),
         (&["--min-channels", "9"], "--box-pairs names only 4 pairs"),
         (&["--switchbox-path", "host"], "invalid value 'host'"),
     ] {

@@ -1,4 +1,4 @@
-//! The activity of a run, logged with `-v` or `LOGLEVEL=INFO`: configuration, rendezvous, seats, starts and exits of
+//! The activity of a run, logged with `-v` or `LOGLEVEL=INFO`: configuration, rendezvous, assignments, starts and exits of
 //! workers, ends of rounds, and the connection to the job master. Failures are always reported, with messages of their own.
 
 use diagnosis::counted::counted;
@@ -52,7 +52,7 @@ pub(crate) fn rendezvous(plan: &LaunchPlan) -> String {
 /// Logs an event of the agent and the effects that were decided. `is_over`: this node knows that the job has ended.
 pub(crate) fn log_event(event: &Event, effects: &[Effect], is_over: bool) {
     match event {
-        Event::Pushed(Push::Seat(assignment)) => info!("{}", seat(assignment)),
+        Event::Pushed(Push::Assigned(assignment)) => info!("{}", assignment_line(assignment)),
         Event::WorkerStarted { round, local_rank, pid } => {
             info!("round {round}: started local rank {local_rank}, pid {pid}");
         }
@@ -66,6 +66,7 @@ pub(crate) fn log_event(event: &Event, effects: &[Effect], is_over: bool) {
         Event::MasterAway { .. } if is_over => {}
         Event::MasterAway { reason } => info!("no connection to the job master: {reason}"),
         Event::Signalled { signal } => info!("stopped by {}", signal_text(*signal)),
+        Event::TemplateReady { kib } => info!("the template of warm workers is ready: {} MiB", kib / 1024),
         Event::TreeGone { round } => info!("round {round}: all processes of its workers have exited"),
         _ => {}
     }
@@ -77,6 +78,7 @@ pub(crate) fn log_event(event: &Event, effects: &[Effect], is_over: bool) {
             Effect::HostStore { round, .. } => {
                 info!("round {round}: opening the workers' store on this node")
             }
+            Effect::StartTemplate { .. } => info!("starting the template of warm workers"),
             Effect::Finish { outcome: Outcome::Succeeded } => info!("the run succeeded"),
             Effect::Finish { .. } => info!("the run failed"),
             _ => {}
@@ -84,7 +86,7 @@ pub(crate) fn log_event(event: &Event, effects: &[Effect], is_over: bool) {
     }
 }
 
-fn seat(assignment: &Assignment) -> String {
+fn assignment_line(assignment: &Assignment) -> String {
     let Assignment { round, node_rank, nodes, local_world_size, first_rank, world_size, .. } = assignment;
     let last = first_rank.saturating_add(local_world_size.saturating_sub(1));
     let ranks =

@@ -56,6 +56,16 @@ pub(crate) struct Line {
     pub(crate) unrecognized: Vec<String>,
 }
 
+/// The script in the arguments of a launcher, as it was given, and `-m` before a module; `None` where there is none.
+#[must_use]
+pub fn script_of(words: &[OsString]) -> Option<String> {
+    let Ok(Reading::Line(line)) = read(words) else { return None };
+    let is_on = |flag, value: &Value| flag == Flag::Module && *value == Value::Switch(true);
+    let is_module = line.given.iter().any(|(flag, _, value)| is_on(*flag, value));
+    let script = line.script?;
+    Some(format!("{}{}", if is_module { "-m " } else { "" }, script.to_string_lossy()))
+}
+
 /// Parses the arguments after the program's name.
 ///
 /// # Errors

@@ -161,7 +161,7 @@ fn checks(checks: &Checks, nodes: u32) -> String {
     let mut all = vec![match (has_command, nodes) {
         (true, _) => "--check-command on both nodes of each pair".to_owned(),
         (false, 1) => "this node".to_owned(),
-        (false, _) => "each node, and the network between the nodes".to_owned(),
+        (false, _) => "each node, the network between the nodes".to_owned(),
     }];
     if let Some(switchbox) = &checks.switchbox {
         all.push(counted(switchbox.settings.pairs.len(), "switchbox pair"));

@@ -4,7 +4,7 @@
 use std::{future, io, net::TcpListener, sync::Arc, thread, time::Duration};
 
 use agent::{Console, SharedStore};
-use master::{MasterConfig, MasterError};
+use master::{JournalError, MasterConfig, MasterError};
 use rules::chain;
 use rules::verdict::JobVerdict;
 use tokio::{
@@ -33,11 +33,14 @@ pub enum EmbeddedError {
     /// The thread, or its runtime.
     #[error("cannot start the job master")]
     Start(#[source] io::Error),
-    /// The listeners, or the server.
+    /// Its state or its listeners could not be opened.
+    #[error("cannot start the job master")]
+    Prepare(#[source] MasterError),
+    /// The server.
     #[error("the job master in this launcher stopped")]
     Serve(#[source] MasterError),
     /// It panicked; the message went to standard error.
-    #[error("the job master in this launcher died")]
+    #[error("the job master in this launcher panicked")]
     Died,
 }
 
@@ -77,10 +80,23 @@ fn serve(
     let verdict = runtime.block_on(async {
         let connections =
             port_mux::serve(listeners, store.as_ref(), &config.log).map_err(EmbeddedError::Start)?;
-        master::serve(ReceiverStream::new(connections), config).await.map_err(EmbeddedError::Serve)
+        master::serve(ReceiverStream::new(connections), config).await.map_err(EmbeddedError::of)
     });
     runtime.shutdown_background();
     verdict
+}
+
+impl EmbeddedError {
+    /// A master that has served can fail by its server and by writing its state; all else is opened before.
+    fn of(error: MasterError) -> Self {
+        match error {
+            MasterError::Server(_)
+            | MasterError::Journal(
+                JournalError::Write { .. } | JournalError::Encode(_) | JournalError::Gone,
+            ) => Self::Serve(error),
+            MasterError::Http(_) | MasterError::Tls(_) | MasterError::Journal(_) => Self::Prepare(error),
+        }
+    }
 }
 
 impl Embedded {

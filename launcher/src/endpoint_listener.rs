@@ -28,14 +28,13 @@ const AGAIN: Duration = Duration::from_millis(500);
 pub enum BindError {
     /// Its port.
     #[error(
-        "cannot open {endpoint} for the job master of this run; free the port, or choose another on every node"
+        "cannot open {endpoint} for the job master of this run: {error}; free the port, or choose another on every node"
     )]
     Open {
         /// The endpoint.
         endpoint: Endpoint,
         /// The system error.
-        #[source]
-        source: io::Error,
+        error: io::Error,
     },
     /// Its network.
     #[error(transparent)]
@@ -45,7 +44,7 @@ pub enum BindError {
 /// This host does not reach itself.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the loopback interface `{loopback}` is down, so this node cannot reach {at}, which is on this host: the kernel \
+    "the loopback interface `{loopback}` is down, so this node cannot reach {at} on this host: the kernel \
      routes all traffic of a host to its own addresses over it; run `ip link set {loopback} up`"
 )]
 pub struct LoopbackDown {
@@ -100,7 +99,7 @@ pub async fn open(
             let retries = serve_master == ServeMaster::IfLocal;
             look_up(&endpoint.host, retries).await.unwrap_or_else(|why| {
                 let then = match serve_master {
-                    ServeMaster::IfLocal => "another node is expected to serve the job master there",
+                    ServeMaster::IfLocal => "so this launcher does not serve the job master",
                     ServeMaster::Always | ServeMaster::UnlessServed | ServeMaster::Never => {
                         "the job master is served on all addresses of this host"
                     }
@@ -146,7 +145,7 @@ pub async fn open(
             }
             Ok(None)
         }
-        Err(source) => Err(BindError::Open { endpoint: endpoint.clone(), source }),
+        Err(error) => Err(BindError::Open { endpoint: endpoint.clone(), error }),
     }
 }
 

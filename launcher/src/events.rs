@@ -67,7 +67,7 @@ impl EventLog {
     /// Records an event of the agent and the effects that were decided.
     pub fn observe(&mut self, event: &Event, effects: &[Effect]) {
         match event {
-            Event::Pushed(Push::Seat(assignment)) => self.on_seated(assignment, effects),
+            Event::Pushed(Push::Assigned(assignment)) => self.on_assigned(assignment, effects),
             Event::WorkerStarted { local_rank, pid, .. } => {
                 self.pids.insert(*local_rank, *pid);
                 self.print(&LogRecord {
@@ -85,8 +85,9 @@ impl EventLog {
         }
     }
 
-    fn on_seated(&mut self, assignment: &Assignment, effects: &[Effect]) {
-        let Some(Effect::Prepare { attempt, .. }) = effects.first() else { return };
+    fn on_assigned(&mut self, assignment: &Assignment, effects: &[Effect]) {
+        let prepare = effects.iter().find(|effect| matches!(effect, Effect::Prepare { .. }));
+        let Some(Effect::Prepare { attempt, .. }) = prepare else { return };
         // A secondary failure that was found after the node had joined has given its restart back.
         self.attempt = *attempt;
         let duration_ms = Some(self.joined.elapsed().as_secs_f64() * 1000.0);
@@ -235,6 +236,7 @@ mod tests {
         let mut log = EventLog::new(console, "j1", "default", "c10d", "/usr/bin/python3");
         let assignment = Assignment {
             fence: None,
+            restore: Vec::new(),
             round: Round(0),
             node_rank: NodeRank(0),
             nodes: 1,
@@ -250,7 +252,7 @@ mod tests {
         };
         let prepare = Effect::Prepare { assignment: assignment.clone(), attempt: Attempt(0) };
         log.attempt = Attempt(1);
-        log.observe(&Event::Pushed(Push::Seat(assignment)), &[prepare]);
+        log.observe(&Event::Pushed(Push::Assigned(assignment)), &[prepare]);
         assert_eq!(log.attempt, Attempt(0), "restarts that were given back while joining");
         log.pids.insert(LocalRank(1), 77);
         let record = LogRecord { state: "START", worker: log.placed(LocalRank(1)), ..LogRecord::default() };

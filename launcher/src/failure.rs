@@ -11,7 +11,7 @@ use std::{
     process::ExitCode,
 };
 
-use agent::{Report, plain};
+use agent::{Report, WorkerEvidence, plain};
 use diagnosis::counted::counted;
 use rules::{
     LocalRank, Rank, chain,
@@ -35,9 +35,6 @@ use crate::{child_failed::ChildFailed, host_names::fqdn, remedy::remedy, resolve
 
 /// Ranks that are named one by one.
 const NAMED_RANKS: usize = 8;
-
-/// Lines of standard error that the report repeats.
-const TAIL_LINES: usize = 20;
 
 /// Reports why the run could not start.
 pub fn cannot_run(error: &dyn std::error::Error) -> ExitCode {
@@ -97,6 +94,12 @@ pub fn message(report: &Report, settings: &RunSettings, rendezvous: &Rendezvous)
     (!text.is_empty()).then_some(text)
 }
 
+/// The message at the end of a run without the words of a hang that its log has already.
+#[must_use]
+pub fn refer_to_hang(message: &str, hang: &str) -> String {
+    message.replace(hang, "the job hung, as reported above")
+}
+
 /// The first line of the report.
 fn summary(report: &Report) -> String {
     root_cause_of(report).map(|summary| format!("dlrover-run: root cause: {summary}\n")).unwrap_or_default()
@@ -110,8 +113,7 @@ fn words_of(root_cause: &RootCause) -> String {
     }
     let what = if detail.is_mixed() { "output" } else { "standard error" };
     let rank = detail.failure.rank;
-    let lines: String = detail.lines().iter().map(|line| format!("    | {line}\n")).collect();
-    format!("  last lines of the {what} of rank {rank} on {node}:\n{lines}")
+    format!("  last lines of the {what} of rank {rank} on {node}:\n{}", quoted(detail.lines()))
 }
 
 fn workers_failed(report: &Report, group: &GroupFailure, settings: &RunSettings) -> String {
@@ -132,7 +134,10 @@ fn workers_failed(report: &Report, group: &GroupFailure, settings: &RunSettings)
         (Some(_), _) => "failed first on this node".to_owned(),
         (None, None) => "failed first".to_owned(),
         (None, Some(first)) => {
-            format!("failed on its own (rank {} ended before, after it had lost a connection)", first.rank)
+            format!(
+                "failed by itself (rank {} failed earlier, but only because it had lost a connection)",
+                first.rank
+            )
         }
     };
     text.push_str(&format!(
@@ -160,14 +165,11 @@ fn workers_failed(report: &Report, group: &GroupFailure, settings: &RunSettings)
         let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
         text.push_str(&format!("  never reached the workers' store: local {noun} {}\n", ranks.join(", ")));
     }
-    if let Some(worker) = worker
-        && let Some(tail) = worker.stderr_tail.as_deref()
-    {
-        let lines = last_lines(tail);
-        let what = if worker.tail_is_mixed { "output" } else { "standard error" };
-        if !lines.is_empty() {
-            text.push_str(&format!("  last lines of its {what}:\n{lines}"));
-        }
+    let lines = worker.map(|worker| last_lines(worker, root)).unwrap_or_default();
+    if !lines.is_empty() {
+        let what =
+            if worker.is_some_and(|worker| worker.tail_is_mixed) { "output" } else { "standard error" };
+        text.push_str(&format!("  last lines of its {what}:\n{}", quoted(&lines)));
     }
     let logs = worker.map(|worker| [&worker.stdout_log, &worker.stderr_log]);
     for log in logs.into_iter().flatten().flatten() {
@@ -208,19 +210,15 @@ fn unkillable(unkillable: &[UnkillableProcess]) -> String {
     text
 }
 
-/// The end of a worker's standard error as lines that are marked as quoted. Foreign bytes: control characters
-/// but tabs are excluded, so that they cannot move the cursor of the terminal.
-fn last_lines(tail: &[u8]) -> String {
-    tail_lines(tail).iter().map(|line| format!("    | {line}\n")).collect()
+/// Lines of a worker, marked as foreign.
+fn quoted(lines: &[String]) -> String {
+    lines.iter().map(|line| format!("    | {line}\n")).collect()
 }
 
-/// The last lines that are not empty, without control characters.
-pub(crate) fn tail_lines(tail: &[u8]) -> Vec<String> {
-    let text = String::from_utf8_lossy(tail);
-    let lines: Vec<&str> = text.split(['\n', '\r']).filter(|line| !line.trim().is_empty()).collect();
-    let first = lines.len().saturating_sub(TAIL_LINES);
-    let plain = |line: &&str| line.chars().filter(|c| !c.is_control() || *c == '\t').collect();
-    lines[first..].iter().map(plain).collect()
+/// The end of a worker's standard error, as other nodes have it; empty where it was not kept.
+pub(crate) fn last_lines(worker: &WorkerEvidence, failure: &WorkerFailure) -> Vec<String> {
+    let has_tail = worker.stderr_tail.as_ref().is_some_and(|tail| !tail.is_empty());
+    if has_tail { worker.detail(failure.clone()).lines().to_vec() } else { Vec::new() }
 }
 
 #[cfg(test)]

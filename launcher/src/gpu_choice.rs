@@ -212,7 +212,8 @@ pub(crate) fn listed(
             return Err(BadList::NotAllowed { entry: entry.clone(), variable });
         }
         if gpus.is_empty() {
-            chosen.messages.push("not checked: this node's GPUs are unknown".to_owned());
+            let unchecked = "used without a check: this node's GPUs are unknown (dlrover-diag gpus says why)";
+            chosen.messages.push(unchecked.to_owned());
         }
         chosen.variables = variables(vendor, entries);
         return Ok(chosen);
@@ -247,7 +248,7 @@ pub(crate) fn listed(
     for place in &places {
         if is_busy(&gpus[*place].known, busy_permille) {
             chosen.messages.push(format!(
-                "GPU {place} is used by others: more than {} % of its memory is taken",
+                "GPU {place} is in use by other processes: more than {} % of its memory is in use",
                 f64::from(busy_permille) / 10.0
             ));
         }

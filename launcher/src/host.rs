@@ -12,7 +12,7 @@ use std::{
 
 use nix::{
     sched::{CpuSet, sched_getaffinity},
-    unistd::{AccessFlags, Pid, access, gethostname},
+    unistd::{AccessFlags, Pid, SysconfVar, access, sysconf},
 };
 use probes::GpuPlan;
 
@@ -60,6 +60,8 @@ pub trait Host {
     fn read(&self, path: &Path) -> io::Result<String>;
     /// The host's name.
     fn name(&self) -> String;
+    /// The memory of this machine in KiB; `None`: not known.
+    fn memory_kib(&self) -> Option<u64>;
     /// A unique id.
     fn fresh_id(&self) -> String;
     /// The accelerators, as drivers and vendors' tools in the directories of `path` report them to a process of its own
@@ -136,7 +138,12 @@ impl Host for ThisHost {
     }
 
     fn name(&self) -> String {
-        gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+        processes::host_name()
+    }
+
+    fn memory_kib(&self) -> Option<u64> {
+        let of = |variable| sysconf(variable).ok().flatten().and_then(|value| u64::try_from(value).ok());
+        Some(of(SysconfVar::_PHYS_PAGES)?.saturating_mul(of(SysconfVar::PAGE_SIZE)? / 1024))
     }
 
     fn fresh_id(&self) -> String {

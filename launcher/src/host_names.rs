@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use nix::unistd::gethostname;
+use processes::host_name;
 
 /// `MASTER_ADDR` when all workers are on this host: what torchrun gives where `/etc/hosts` knows `localhost`,
 /// else its number, which needs no lookup.
@@ -12,12 +12,6 @@ pub fn master_addr_of_one_node() -> String {
     let known = entries(&hosts)
         .any(|(address, names)| address == "127.0.0.1" && names.clone().any(|name| name == "localhost"));
     if known { "localhost".into() } else { "127.0.0.1".into() }
-}
-
-/// The host's name as the job master and the root cause have it.
-#[must_use]
-pub fn host_name() -> String {
-    gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 /// The host's name in torchrun's box: torchrun prints Python's `socket.getfqdn()`, the first of the canonical name

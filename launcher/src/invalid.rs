@@ -38,9 +38,9 @@ pub(crate) enum Invalid {
          not available.)"
     )]
     Uncountable { given: Given },
-    #[error("`{given}` is out of range: {range}")]
+    #[error("`{given}` is invalid: expected {range}")]
     OutOfRange { given: Given, range: &'static str },
-    #[error("`{given}` names a rendezvous backend that is not registered: there are static and c10d")]
+    #[error("`{given}` names a rendezvous backend that is not registered; available: static, c10d")]
     Backend { given: Given },
     #[error("`{given}` is not an address: {why}")]
     Endpoint { given: Given, why: &'static str },
@@ -52,13 +52,13 @@ pub(crate) enum Invalid {
     #[error("`{given}` is not a rendezvous configuration: {why}")]
     RdzvConf { given: Given, why: String },
     #[error(
-        "`{given}` is not served here: use --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, where the launcher on HOST \
+        "`{given}` is not supported: use --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, where the launcher on HOST \
          serves the rendezvous, or DLROVER_MASTER_ADDR=HOST:PORT with a dlrover-master"
     )]
     Etcd { given: Given },
     #[error("`{given}` is not a rank: give a non-negative whole number, or leave it out")]
     NodeRank { given: Given },
-    #[error("`{given}` is a file (not a directory): give a directory, which is made when it is missing")]
+    #[error("`{given}` is a file (not a directory): give a directory, which is created if it is missing")]
     StateDirIsFile { given: Given },
     #[error("`{given}` cannot be read: {source}; give the path of a text file that this user may read")]
     Unreadable { given: Given, source: std::io::Error },
@@ -69,7 +69,7 @@ pub(crate) enum Invalid {
     StoreAllow { given: Given },
     #[error("`{given}` cannot be used: {why}")]
     Token { given: Given, why: TokenError },
-    #[error("a certificate and its key go together: give both of --tls-cert and --tls-key")]
+    #[error("a certificate and its key go together: give both --tls-cert and --tls-key, or neither")]
     HalfACertificate,
     #[error("TLS needs the CA of the job master: give --tls-ca (or DLROVER_TLS_CA) too")]
     NoCa,
@@ -97,6 +97,8 @@ pub(crate) enum Invalid {
     NoPython { beside: String },
     #[error("cannot run {}: {why}: {remedy}", .path.display())]
     Script { path: std::path::PathBuf, why: std::io::Error, remedy: &'static str },
+    #[error("cannot run {}: not found on PATH; give its path, such as ./program", .path.display())]
+    NotOnPath { path: std::path::PathBuf },
     #[error("`{given}` is a file (not a directory): give a directory, or /dev/null for no logs")]
     LogDirIsFile { given: Given },
     #[error("`{given}` is not a choice of streams: {why}")]
@@ -132,11 +134,11 @@ pub(crate) enum Invalid {
     /// Refused like an unreadable command line.
     #[error("--quiet and --verbose contradict each other: give one of them")]
     QuietAndVerbose,
-    #[error("`{given}` is not usable: {why}")]
+    #[error("`{given}` cannot be used: {why}")]
     BoxPairs { given: Given, why: String },
     #[error("`{given}` asks for more working pairs than the {pairs} of --box-pairs")]
     MinChannels { given: Given, pairs: usize },
-    #[error("`{given}` is out of range: {range}")]
+    #[error("`{given}` is invalid: expected {range}")]
     SwitchboxRange { given: Given, range: &'static str },
     #[error("`{given}` cannot be used: {}", rules::taint_key::TaintKey::FORM)]
     TaintKey { given: Given },

@@ -7,7 +7,7 @@
 //! Public are [`main`] and [`master_main`] for the programs, [`mod@entry`], [`help`] and [`host`] for what measures and
 //! fuzzes them, and what `dlrover-diag` shares: the grammar and defaults of options ([`box_pairs`], [`numbers`],
 //! [`options::SWITCHBOX_PATHS`], [`resolve::switchbox`], [`resolve::permille`]), the discovery of accelerators
-//! ([`gpu_choice`]), [`environment`], and how errors and exit codes are reported ([`clap_error`], [`failure`]).
+//! ([`gpu_choice`]), [`script_of`] a command line, [`environment`], and how errors and exit codes are reported ([`clap_error`], [`failure`]).
 
 mod accelerators;
 mod activity;
@@ -57,6 +57,7 @@ pub mod resolve;
 pub mod status_socket;
 pub mod version;
 
+pub use argv::script_of;
 pub use box_pairs::BoxPair;
 
 use std::{io::Write as _, process::ExitCode};
@@ -73,6 +74,10 @@ struct CannotPrint(#[source] std::io::Error);
 pub fn main() -> ExitCode {
     // Before anything else: this process may be a probe of another launcher's.
     if let Some(code) = probes::run_if_probe() {
+        return code;
+    }
+    // Or its saver.
+    if let Some(code) = saver::run_if_saver() {
         return code;
     }
     let args: Vec<_> = std::env::args_os().collect();

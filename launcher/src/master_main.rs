@@ -108,7 +108,7 @@ pub fn main() -> ExitCode {
         Ok(End::Signal(signal)) => {
             let next = match remembers {
                 true => "start it again with the same --state-dir to continue the job",
-                false => "start it again and the nodes report their state",
+                false => "start it again; the nodes then report their state to it",
             };
             let name = if signal == SignalKind::interrupt().as_raw_value() { "SIGINT" } else { "SIGTERM" };
             report(style, Level::WARN, format_args!("stopped by {name} before the job was over; {next}"));

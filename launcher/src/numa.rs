@@ -45,7 +45,7 @@ pub(crate) enum CannotBind {
     #[error("No accelerator available for NUMA binding")]
     NoAccelerator,
     #[error(
-        "cannot bind {workers} workers: this node has only \
+        "{workers} workers need as many accelerators, and this node has only \
          {}", diagnosis::counted::counted(*.accelerators, "accelerator")
     )]
     FewerAccelerators { workers: u32, accelerators: usize },

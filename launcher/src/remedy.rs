@@ -1,7 +1,7 @@
 //! Remedies for a job that failed for a reason other than this node's workers.
 
 use diagnosis::exclusion::Exclusion;
-use rules::{failure::Failure, verdict::JobFailure};
+use rules::{failure::Failure, hang::HANG, verdict::JobFailure};
 
 use crate::{loopback, resolve::Rendezvous};
 
@@ -52,8 +52,11 @@ pub fn remedy(failure: &Failure, rendezvous: &Rendezvous) -> Option<String> {
         Failure::Hang { .. } => {
             "--max-restarts=N lets such a job restart; dlrover-diag stacks --path=DIR shows the stacks again.".to_owned()
         }
+        Failure::Job(JobFailure::Node { reason, .. }) if reason.starts_with(HANG) => {
+            "dlrover-diag stacks --path=DIR shows the stacks again.".to_owned()
+        }
         Failure::Job(JobFailure::Node { .. }) => "See the output of that node's launcher.".to_owned(),
-        Failure::Job(JobFailure::Deserted)
+        Failure::Job(JobFailure::Stopped { .. })
         | Failure::Excluded(_)
         | Failure::Workers(_)
         | Failure::Start { .. }

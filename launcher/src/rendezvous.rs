@@ -38,8 +38,8 @@ pub enum RendezvousError {
     #[error(transparent)]
     Embedded(#[from] EmbeddedError),
     /// The topology file of the master that is served here.
-    #[error("cannot use the topology file")]
-    Topology(#[source] master::TopologyFileError),
+    #[error(transparent)]
+    Topology(master::TopologyFileError),
     /// The file for reports of the master that is served here.
     #[error(transparent)]
     TaintReport(#[from] master::TaintFileError),
@@ -93,20 +93,21 @@ pub async fn set_up(plan: &mut LaunchPlan, console: &Console) -> Result<Rendezvo
     let Some(place) =
         endpoint_listener::open(master.serve_master, endpoint, is_one_node, &print_line).await?
     else {
-        if let Err(cut_off) = LoopbackDown::check("the workers' store, if this node serves it") {
+        if let Err(cut_off) = LoopbackDown::check("the workers' store (if this node serves it)") {
             print_line(cut_off.to_string());
         }
         if matches!(rendezvous, Rendezvous::Master(_)) && !master.given.is_empty() {
-            let given = master.given.join("`, `");
+            let (is, options) =
+                if master.given.len() == 1 { ("is", "this option") } else { ("are", "these options") };
             print_line(format!(
-                "`{given}` is ignored: another process serves the job master at {endpoint}; give \
-                 the option to that process"
+                "`{}` {is} ignored: another process serves the job master at {endpoint}; give {options} to that process",
+                master.given.join("`, `")
             ));
         }
         if let (Some(http), false) = (&master.http, matches!(rendezvous, Rendezvous::Master(_))) {
             print_line(format!(
-                "`--http={http}` has no effect here: the page and metrics are served by the launcher that serves the job \
-                 master at {endpoint}, which prints their address"
+                "`--http={http}` is ignored: the page and metrics are served by the launcher that serves the job master \
+                 at {endpoint}, which prints their address"
             ));
         }
         let Endpoint { host, port } = endpoint.clone();
@@ -270,7 +271,8 @@ fn announce(
         print_line(open_job::warning(endpoint, "DLROVER_JOB_TOKEN"));
     }
     let reach = if place.is_loopback { ", which only this host reaches" } else { "" };
-    let advice =
-        advice.map(|advice| format!("; nodes on other hosts need another one: {advice}")).unwrap_or_default();
+    let advice = advice
+        .map(|advice| format!("; nodes on other hosts need another address: {advice}"))
+        .unwrap_or_default();
     print_line(format!("this launcher serves the job master at {endpoint}{reach}{advice}"));
 }

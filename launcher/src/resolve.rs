@@ -4,6 +4,7 @@
 
 pub(crate) mod checks;
 mod command;
+mod flash;
 mod gang;
 mod gpu_share;
 mod gpus;
@@ -20,6 +21,7 @@ pub(crate) mod redirects;
 mod rendezvous;
 mod shutdown;
 pub mod switchbox;
+pub(crate) mod warm;
 
 use std::{ffi::OsString, path::PathBuf};
 
@@ -107,16 +109,21 @@ pub(crate) fn resolve(
         let has_file = !cli.bytes(Flag::JobTokenFile).is_empty();
         notices.extend(crate::job_token::empty_variable(has_file, environment));
     }
-    let max_restarts = at_least_zero(&cli, Flag::MaxRestarts, "max_restarts must be >= 0")?.unwrap_or(0);
+    let max_restarts =
+        at_least_zero(&cli, Flag::MaxRestarts, "a whole number, at least 0 (max_restarts must be >= 0)")?
+            .unwrap_or(0);
     let logs = output::resolve(&cli, environment, host, nodes.local_world_size, &mut notices)?;
     master.stacks.folders = hang::folders(environment, hang::log_folder(&logs));
     let counts_steps = hang::is_progress_automatic(&cli)?;
+    let reports_missing_progress = hang::is_asked_for(&cli, environment);
     let event_log = output::event_log(&cli)?;
     let log = log::resolve(&cli, environment)?;
     let report_json = output::report_json(&cli, environment, host)?;
     let (signals, signals_to_handle) = shutdown::signals(&cli, &mut notices)?;
     let shutdown_timeout = shutdown::timeout(&cli, environment)?;
     let command = command::resolve(&cli, environment, host, &mut notices)?;
+    let warm = warm::resolve(&cli, environment, host, &mut notices)?;
+    let checkpoint_memory = flash::memory(&cli)?;
     let virtual_local_rank = virtual_local_rank(&cli, environment, nodes.local_world_size)?;
     let port_choices = ports::choices(environment)?;
     let is_store_for_members = ports::is_store_for_members(environment)?;
@@ -141,8 +148,8 @@ pub(crate) fn resolve(
     without_effect(&cli, &mut notices)?;
     if !probes::LOADS_LIBRARIES && devices.kind() == Some("nvidia") {
         notices.push(
-            "this dlrover-run is static and cannot load NVIDIA's libraries: its checks compute on no accelerator; \
-             install the wheel, or the tarball without \"static\" in its name"
+            "this dlrover-run is a statically linked binary and cannot load NVIDIA's libraries: its checks do not \
+             test accelerators; install the wheel, or the tarball without \"static\" in its name"
                 .to_owned(),
         );
     }
@@ -209,6 +216,9 @@ pub(crate) fn resolve(
             switchbox: checks.switchbox.clone(),
             logs,
             counts_steps,
+            reports_missing_progress,
+            warm,
+            checkpoint_memory,
             env: EnvConfig { inherited, virtual_local_rank, signals_to_handle },
             cpus,
         },
@@ -290,7 +300,7 @@ fn without_effect(cli: &Cli, notices: &mut Vec<String>) -> Result<(), Invalid> {
     if !cli.float(Flag::MonitorInterval).is_some_and(|seconds| seconds > 0.0) {
         return Err(Invalid::OutOfRange {
             given: cli.given(Flag::MonitorInterval),
-            range: "the interval is a number of seconds above 0",
+            range: "a number of seconds above 0",
         });
     }
     for spec in OPTIONS {

@@ -11,11 +11,17 @@ use std::{
 };
 
 use agent::{
-    Agent, AgentConfig, AgentError, Console, Guard, LogError, Logs, Observer, Parts, Report, start_guard,
+    Agent, AgentConfig, AgentError, Console, Guard, LogError, LogFormat, Logs, Observer, Parts, Report,
+    start_guard,
 };
 use processes::{cgroup::Cgroup, launcher_id::LauncherId, sweep};
-use rules::chain;
-use rules::{failure::Outcome, push::Push, worker_group::Event};
+use rules::{
+    chain,
+    failure::Outcome,
+    notice::Notice,
+    push::Push,
+    worker_group::{Effect, Event},
+};
 
 use tokio::time::timeout;
 use tracing::{Level, info};
@@ -141,8 +147,13 @@ fn start(
     let own_error_file = failure::own_error_file(&plan.agent.env.inherited);
     let events = event_log(&plan, console);
     let is_met = Rc::new(Cell::new(false));
-    let observer =
-        observer(events.clone(), console.clone(), Rc::clone(swept), Rc::clone(&is_met), run_report.clone());
+    let hang = LastHang::default();
+    let observer = observer(
+        events.clone(),
+        console.clone(),
+        (Rc::clone(swept), Rc::clone(&is_met), Rc::clone(&hang)),
+        run_report.clone(),
+    );
     let report = runtime.block_on(meet_and_run(plan, id, guard, console.clone(), observer, is_met))?;
     if let Some(events) = events {
         events.borrow().ended(&report);
@@ -154,7 +165,13 @@ fn start(
             message.push_str(&format!("  lost output: {loss}\n"));
         }
         let copied = failure::copy_root_cause(&report, &message, own_error_file.as_deref());
-        console.report(wrap::for_stderr(console.log_style().format, message));
+        let style = console.log_style();
+        // A line in JSON stands for itself.
+        let is_shown = style.format == LogFormat::Text && !style.is_quiet;
+        if let Some(hang) = hang.take().filter(|_| is_shown) {
+            message = failure::refer_to_hang(&message, &hang);
+        }
+        console.report(wrap::for_stderr(style.format, message));
         if let Err(error) = copied {
             console.log(Level::ERROR, chain(&error));
         }
@@ -184,12 +201,16 @@ fn event_log(plan: &LaunchPlan, console: &Console) -> Option<Rc<RefCell<EventLog
 fn observer(
     events: Option<Rc<RefCell<EventLog>>>,
     console: Console,
-    swept: Swept,
-    is_met: Rc<Cell<bool>>,
+    (swept, is_met, hang): (Swept, Rc<Cell<bool>>, LastHang),
     run_report: RunReport,
 ) -> Observer {
     let mut is_over = false;
     Box::new(move |event, effects| {
+        for effect in effects {
+            if let Effect::Notify(Notice::Hang(notice)) = effect {
+                *hang.borrow_mut() = Some(notice.to_string());
+            }
+        }
         if matches!(event, Event::MasterBack) {
             is_met.set(true);
         }
@@ -208,11 +229,11 @@ fn observer(
 /// At the first signal, says that the job of all nodes ends with this launcher, which serves its master without state.
 /// `nodes`: as many as there may be, until a round has its members.
 fn with_stop_notice(mut observer: Observer, console: Console, mut nodes: u32) -> Observer {
-    let mut is_told = false;
+    let mut is_logged = false;
     Box::new(move |event, effects| {
         match event {
-            Event::Pushed(Push::Seat(assignment)) => nodes = assignment.nodes,
-            Event::Signalled { .. } if nodes > 1 && !std::mem::replace(&mut is_told, true) => {
+            Event::Pushed(Push::Assigned(assignment)) => nodes = assignment.nodes,
+            Event::Signalled { .. } if nodes > 1 && !std::mem::replace(&mut is_logged, true) => {
                 console.log(Level::WARN, "this launcher serves the job master: the job ends on all nodes");
             }
             _ => {}
@@ -220,6 +241,9 @@ fn with_stop_notice(mut observer: Observer, console: Console, mut nodes: u32) ->
         observer(event, effects);
     })
 }
+
+/// The last notice of a hang.
+type LastHang = Rc<RefCell<Option<String>>>;
 
 /// The sweep of this run, once it has begun. Its channel is closed when it is done.
 type Swept = Rc<RefCell<Option<threads::Receiver<()>>>>;
@@ -235,8 +259,10 @@ fn start_sweep(console: Console) -> threads::Receiver<()> {
                 0 => String::new(),
                 others => format!(" and {others} more"),
             };
-            let text =
-                format!("killed pid {} ({}){others}, left behind by a dead launcher", first.pid, first.name);
+            let text = format!(
+                "killed pid {} ({}){others}, left behind by a killed launcher",
+                first.pid, first.name
+            );
             console.log(Level::WARN, text);
         }
     });

@@ -7,6 +7,7 @@ use std::{cell::RefCell, path::PathBuf, rc::Rc, time::Instant};
 
 use agent::{Report, WorkerEvidence};
 use chrono::{DateTime, SecondsFormat, Utc};
+use processes::host_name;
 use rules::{
     failure::{ExitCause, Failure, Outcome, WorkerFailure},
     push::Push,
@@ -20,7 +21,6 @@ use serde_json::{Value, json};
 pub(crate) use self::file::ReportFileError;
 use crate::{
     failure::{self, OomCounter},
-    host_names::host_name,
     resolve::LaunchPlan,
 };
 
@@ -56,7 +56,7 @@ impl RunReport {
 
     /// Sees an event of the agent and the effects that were decided.
     pub(crate) fn observe(&self, event: &Event, effects: &[Effect]) {
-        if let Event::Pushed(Push::Seat(assignment)) = event
+        if let Event::Pushed(Push::Assigned(assignment)) = event
             && effects.iter().any(|effect| matches!(effect, Effect::Prepare { .. }))
         {
             self.world.replace(Some(Assignment::clone(assignment)));
@@ -161,7 +161,7 @@ impl RunReport {
     /// A worker of this node that failed.
     fn failure(&self, failure: &WorkerFailure, reason: String, evidence: Option<&WorkerEvidence>) -> Value {
         let (exit_code, signal) = ended(failure);
-        let lines = evidence.and_then(|worker| worker.stderr_tail.as_deref()).map(failure::tail_lines);
+        let lines = evidence.map(|worker| failure::last_lines(worker, failure));
         let printed = evidence.map(|worker| worker.detail(failure.clone()).message().to_owned());
         let printed = printed.filter(|message| !message.is_empty());
         let error_file = evidence.and_then(|worker| worker.error_file.as_ref()?.as_ref().ok());

@@ -55,6 +55,7 @@ pub(crate) struct FakeHost {
     pub(crate) missing: Vec<PathBuf>,
     /// The accelerators that other launchers hold.
     pub(crate) taken: BTreeSet<String>,
+    pub(crate) memory_kib: Option<u64>,
     /// What drivers and tools say.
     pub(crate) accelerators: diagnosis::gpus::Inventory,
     /// Where tools were when they were asked, each time.
@@ -70,6 +71,7 @@ impl FakeHost {
             files: Vec::new(),
             missing: Vec::new(),
             taken: BTreeSet::new(),
+            memory_kib: None,
             accelerators: diagnosis::gpus::Inventory::default(),
             asked: RefCell::default(),
         }
@@ -127,6 +129,10 @@ impl Host for FakeHost {
 
     fn name(&self) -> String {
         "node-7".to_owned()
+    }
+
+    fn memory_kib(&self) -> Option<u64> {
+        self.memory_kib
     }
 
     fn fresh_id(&self) -> String {

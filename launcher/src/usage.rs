@@ -51,7 +51,7 @@ fn suggestion(words: &[String]) -> String {
 }
 
 /// The Levenshtein distance of two words.
-fn distance(one: &str, other: &str) -> usize {
+pub(crate) fn distance(one: &str, other: &str) -> usize {
     let mut row: Vec<usize> = (0..=other.chars().count()).collect();
     for (place, letter) in one.chars().enumerate() {
         let mut diagonal = place;

@@ -1,30 +1,33 @@
 //! Converts between wire messages and the types of `rules`: the only place that validates what was received.
 //!
 //! [`requests`] and [`inventory`] are sent by agents, [`pushes`] by the master; [`checks`] is both of a network check,
-//! [`training`] the progress of ranks and their stacks in a hang, [`fence`] the terms of running without the master, [`ends`] how a job ended, [`detail`] what a failed worker said.
+//! [`progress`] the progress of ranks and their stacks in a hang, [`checkpoints`] what becomes of checkpoints in memory,
+//! [`fence`] the terms of running without the master, [`ends`] how a job ended, [`detail`] what a failed worker said.
 
+mod checkpoints;
 mod checks;
 mod detail;
 mod ends;
 mod fence;
 mod inventory;
+mod progress;
 mod pushes;
 mod requests;
 #[cfg(test)]
 mod tests;
-mod training;
 
 use std::time::Duration;
 
 use rules::{NodeId, Round};
 
 pub use self::{
+    checkpoints::{CheckpointMessage, checkpoint_progress, checkpoint_report},
     checks::check_report,
     detail::detail_report,
     inventory::inventory_report,
+    progress::{MAX_STACKS_PART, ProgressMessage, StacksPart, progress_report},
     pushes::{Payload, StreamMessage},
     requests::{Join, end_report, join_request, resume_request},
-    training::{MAX_STACKS_PART, StacksPart, TrainingMessage, training_report},
 };
 
 /// A message that is well-formed protobuf and not valid.

@@ -1,7 +1,7 @@
 //! The protocol between agents and the job master.
 //!
-//! [`pb`] is generated from `proto/master.proto`; its types stay in [`convert`], the master's `service.rs` and the
-//! agent's `master_link.rs`. [`convert`] validates and converts to the types of `rules`. [`question`] is what launchers
+//! [`pb`] is generated from `proto/master.proto`; [`convert`] validates its types and converts them to those of
+//! `rules`, which is what everything behind the two ends of the wire uses. [`question`] is what launchers
 //! ask each other. [`codec`] is used by the generated code; [`trust`] has tokens, nodes' secrets and certificates.
 
 pub mod codec;
@@ -15,7 +15,10 @@ pub mod pb {
 }
 
 /// The version of this build. An agent and a master of different versions refuse each other.
-pub const PROTOCOL_VERSION: u32 = 11;
+pub const PROTOCOL_VERSION: u32 = 12;
 
 /// The largest message that the master accepts, in bytes.
 pub const MAX_REQUEST_BYTES: usize = 64 << 10;
+
+/// The largest message that a node accepts, in bytes: the manifest of a checkpoint of 65,536 shards.
+pub const MAX_PUSH_BYTES: usize = 32 << 20;

@@ -148,7 +148,7 @@ pub fn check_sender(metadata: &MetadataMap, node: &NodeId) -> Result<(), Status>
         return Ok(());
     }
     Err(Status::permission_denied(format!(
-        "this call for node {node} does not carry the secret of that node's launcher; only the launcher itself may act \
+        "this call for node id {node} does not carry the secret of that node's launcher; only the launcher itself may act \
          for its node"
     )))
 }

@@ -127,8 +127,8 @@ impl Admission {
                 log_line(
                     &self.log,
                     format_args!(
-                        "warning: {ip}: closed its connection: {} connections are open from peers that are not nodes of the \
-                     job, and the rest is reserved for nodes (logged once)",
+                        "warning: {ip}: the master closed this peer's connection: {} connections of peers that are not nodes of \
+                         the job are open, the most that are allowed; the rest are reserved for nodes (logged once)",
                         self.max / 2
                     ),
                 );

@@ -5,18 +5,19 @@ use std::{
     collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
+    process,
     time::Duration,
 };
 
 use master_proto::convert::StacksPart;
 use processes::{file_replacement::replace_unsynced, run_blocking};
 use rules::{
-    NodeId, Rank, chain,
+    NodeId, Rank, RunId, chain,
+    hang::{HangVerdict, Suspect},
     job::Event,
-    training::{HangVerdict, Suspect},
     world::World,
 };
-use stacks::{RankDump, Verdict, dump_name::DumpName, saving::is_saving};
+use stacks::{RankDump, StackFolder, Verdict, dump_name::DumpName, saving::is_saving};
 use tokio::{sync::mpsc, time::timeout};
 use tracing::warn;
 
@@ -37,7 +38,7 @@ const MAX_SUSPECTS: usize = 256;
 /// Where stacks are written: the first of these folders in which files can be made.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StacksConfig {
-    pub folders: Vec<PathBuf>,
+    pub folders: Vec<StackFolder>,
 }
 
 /// Collects the stacks of one episode.
@@ -89,14 +90,16 @@ impl StackCollector {
     }
 
     /// Merges and writes what was sent; [`Event::HangJudged`] follows.
-    pub(crate) fn judge(&mut self, episode: u32, world: World) {
+    pub(crate) fn judge(&mut self, episode: u32, world: World, job: Option<&RunId>) {
         let ranks = match self.episode.take() {
             Some(collected) if collected == episode => std::mem::take(&mut self.ranks),
             _ => BTreeMap::new(),
         };
         self.ranks.clear();
         self.bytes = 0;
-        let (to, folders) = (self.to.clone(), self.config.folders.clone());
+        let job = job_folder(job);
+        let folders: Vec<PathBuf> = self.config.folders.iter().map(|folder| folder.of_job(&job)).collect();
+        let to = self.to.clone();
         tokio::spawn(async move {
             let verdict = match run_blocking(move || judge(ranks, &world)).await {
                 Ok((dumps, verdict)) => {
@@ -112,6 +115,15 @@ impl StackCollector {
                 let _over = to.send(Command::HangJudged(Box::new(judged))).await;
             }
         });
+    }
+}
+
+/// The name of a job's folder. Jobs that were given no name all have the same; they differ by the process that serves
+/// them.
+fn job_folder(job: Option<&RunId>) -> String {
+    match job.filter(|job| job.0 != RunId::UNNAMED) {
+        Some(job) => job.file_name(),
+        None => format!("{}-{}", RunId::UNNAMED, process::id()),
     }
 }
 

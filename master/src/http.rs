@@ -106,7 +106,7 @@ struct Shared {
     feed: StatusFeed,
     token: Option<Token>,
     mpi_operator: Option<MpiOperatorLabels>,
-    told_training: metrics::ToldTraining,
+    training_time: metrics::GreatestTrainingTime,
 }
 
 /// Serves until the task is aborted, or until `over`, when the last statuses are sent.
@@ -117,7 +117,8 @@ pub(crate) fn serve(
 ) -> io::Result<JoinHandle<()>> {
     let Web { socket, token, mpi_operator } = web;
     let listener = TcpListener::from_std(socket)?;
-    let shared = Shared { feed, token, mpi_operator, told_training: metrics::ToldTraining::default() };
+    let shared =
+        Shared { feed, token, mpi_operator, training_time: metrics::GreatestTrainingTime::default() };
     let guarded = Router::new()
         .route("/", get(page))
         .route("/status.json", get(status_json))
@@ -198,7 +199,7 @@ async fn metrics_text(State(shared): State<Shared>, headers: HeaderMap) -> Respo
     let Some(status) = shared.feed.status().await else { return unavailable() };
     let accepts = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let format = metrics::Format::of(accepts);
-    match metrics::encode(&status, shared.mpi_operator.as_ref(), format, &shared.told_training) {
+    match metrics::encode(&status, shared.mpi_operator.as_ref(), format, &shared.training_time) {
         Ok(text) => ([(CONTENT_TYPE, format.content_type())], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }

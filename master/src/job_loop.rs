@@ -14,15 +14,18 @@ use std::{
     time::Duration,
 };
 
+use checkpoint::job::Order;
 use master_proto::{
-    convert::{StacksPart, TrainingMessage},
+    convert::{ProgressMessage, StacksPart},
     pb,
 };
 use rules::{
     Moment, NodeId, Round,
+    checkpoints::CheckpointProgress,
     job::{Effect, Event},
     job_master::{Input, JobMaster, Output},
     job_status::{JobStatus, MasterStatus},
+    push::Push,
     topology::Topology,
     verdict::JobVerdict,
     world::World,
@@ -59,7 +62,7 @@ pub(crate) enum Rejected {
 /// The sender of a recorded event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caller {
-    /// A node of the job, or one that waits for a seat.
+    /// A node of the job, or one that waits for an assignment.
     Member,
     /// Any other.
     Unknown,
@@ -89,7 +92,7 @@ pub(crate) enum Command {
     /// An event of the job. Answered once it is durable. `session`: of the stream that a request expects its answer on.
     Event { event: Box<Event>, session: Option<u64>, reply: Reply },
     /// A heartbeat of a node, for this stream.
-    Beat { node: NodeId, session: u64, seat: Option<Round>, reply: oneshot::Sender<BeatReply> },
+    Beat { node: NodeId, session: u64, taken_round: Option<Round>, reply: oneshot::Sender<BeatReply> },
     /// Asks for the table of the round.
     ShowWorld { reply: oneshot::Sender<pb::WorldTable> },
     /// Asks for the last report of a check.
@@ -99,7 +102,9 @@ pub(crate) enum Command {
     /// The topology file was read, or could not be read.
     TopologyRead(Result<Topology, String>),
     /// A node reports the progress of its ranks.
-    Training { message: TrainingMessage, reply: oneshot::Sender<()> },
+    Progress { message: ProgressMessage, reply: oneshot::Sender<()> },
+    /// A node reports how far its checkpoints are.
+    Checkpoints { node: NodeId, progress: CheckpointProgress, reply: oneshot::Sender<()> },
     /// A node sends a part of its stacks.
     Stacks { part: StacksPart, reply: Reply },
     /// The stacks of a hang were judged ([`Event::HangJudged`]).
@@ -272,12 +277,12 @@ impl JobLoop {
                 }
                 self.decide(Input::Event(*event), None, Some(reply));
             }
-            Command::Beat { node, session, seat, reply } => {
+            Command::Beat { node, session, taken_round, reply } => {
                 // A heartbeat for an older stream says nothing about the present one.
                 let is_known = self.subscribed.get(&node) == Some(&session);
                 // It changes no decision that was sent, so the answer does not wait for the disk.
                 if is_known {
-                    self.decide(Input::Beat { node, taken_round: seat }, None, None);
+                    self.decide(Input::Beat { node, taken_round }, None, None);
                 }
                 let _gone = reply.send(BeatReply { is_known, next: self.master.beat_interval() });
             }
@@ -290,9 +295,14 @@ impl JobLoop {
             Command::ShowStatus { reply } => {
                 let _gone = reply.send(Box::new(self.status()));
             }
-            Command::Training { message: TrainingMessage { node, report }, reply } => {
+            Command::Progress { message: ProgressMessage { node, report }, reply } => {
                 // Not recorded, and answered at once: it is reported again when it is lost.
-                self.decide(Input::Training { node, report }, None, None);
+                self.decide(Input::Progress { node, report }, None, None);
+                let _gone = reply.send(());
+            }
+            Command::Checkpoints { node, progress, reply } => {
+                // As above.
+                self.decide(Input::Checkpoints { node, progress }, None, None);
                 let _gone = reply.send(());
             }
             Command::Stacks { part, reply } => self.on_stacks(part, reply),
@@ -327,7 +337,8 @@ impl JobLoop {
         let speaker = match &input {
             Input::Event(event) => event.speaker().cloned(),
             Input::Beat { .. }
-            | Input::Training { .. }
+            | Input::Progress { .. }
+            | Input::Checkpoints { .. }
             | Input::HungUp { .. }
             | Input::Reset { .. }
             | Input::Deadline => None,
@@ -395,6 +406,9 @@ impl JobLoop {
             crash_point("before-effects");
             for effect in output.effects {
                 debug!(?effect, "effect");
+                if matches!(&effect, Effect::Push { push: Push::Checkpoint(Order::Commit { .. }), .. }) {
+                    crash_point("before-commit");
+                }
                 if effect == Effect::ReadTopology {
                     self.topology.read();
                 }
@@ -402,7 +416,9 @@ impl JobLoop {
                     Effect::Report(report) => self.taints.publish(report),
                     Effect::ReportHang(report) => self.taints.publish_hang(report),
                     Effect::CollectStacks { episode } => self.stacks.begin(*episode),
-                    Effect::JudgeStacks { episode, world } => self.stacks.judge(*episode, (**world).clone()),
+                    Effect::JudgeStacks { episode, world } => {
+                        self.stacks.judge(*episode, (**world).clone(), self.master.job().name());
+                    }
                     _ => {}
                 }
                 if let Some(verdict) = self.streams.carry_out(effect) {

@@ -51,6 +51,8 @@ pub use self::{
     tls::TlsError,
     topology::TopologyFileError,
 };
+pub use stacks::StackFolder;
+
 use self::{
     job_loop::{JobLoop, StatusChange},
     log::LogTo,

@@ -137,7 +137,7 @@ fn ignored_options(given: &Policy, kept: &Policy) -> Vec<String> {
     if given.has_topology != kept.has_topology {
         let (now, then) = if given.has_topology { ("given", "without it") } else { ("not given", "with it") };
         lines.push(format!(
-            "warning: --topology-config is {now}, but the job in --state-dir was started {then} and stays so; {REMEDY}"
+            "warning: --topology-config is {now}, but the job in --state-dir was started {then} and keeps that setting; {REMEDY}"
         ));
     }
     let same = Policy {

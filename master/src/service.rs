@@ -11,7 +11,10 @@ use std::{
 
 use master_proto::{
     PROTOCOL_VERSION,
-    convert::{ConvertError, Join, StacksPart, StreamMessage, TrainingMessage, resume_request, sender},
+    convert::{
+        CheckpointMessage, ConvertError, Join, ProgressMessage, StacksPart, StreamMessage, resume_request,
+        sender,
+    },
     pb,
     trust::{TOKEN_REQUIRED, Token, check_sender},
 };
@@ -144,14 +147,14 @@ fn over() -> Status {
 fn too_many_sessions() -> Status {
     Status::resource_exhausted(
         "this connection already carries the streams of other nodes; each launcher needs a connection of \
-         its own, so proxies must not share one",
+         its own, so a proxy must not share one between launchers",
     )
 }
 
 fn rejected(reason: Rejected) -> Status {
     match reason {
         Rejected::NotSubscribed => Status::failed_precondition(
-            "the job master does not know this node's connection; the launcher connects again by itself",
+            "the job master does not know this node's connection; the launcher reconnects by itself",
         ),
         Rejected::Full => Status::resource_exhausted(format!(
             "{MAX_SUBSCRIBERS} nodes are subscribed to this master, which is its limit"
@@ -297,10 +300,10 @@ impl pb::master_server::Master for MasterService {
         request: Request<pb::TrainingReport>,
     ) -> Result<Response<pb::TrainingReply>, Status> {
         let (metadata, from, request) = request.into_parts();
-        let message = TrainingMessage::try_from(request);
+        let message = ProgressMessage::try_from(request);
         let message =
-            self.decode((&metadata, &from), "training report", message, |message| Some(&message.node))?;
-        self.ask(|reply| Command::Training { message, reply }).await?;
+            self.decode((&metadata, &from), "progress report", message, |message| Some(&message.node))?;
+        self.ask(|reply| Command::Progress { message, reply }).await?;
         Ok(Response::new(pb::TrainingReply {}))
     }
 
@@ -313,6 +316,25 @@ impl pb::master_server::Master for MasterService {
         let part = self.decode((&metadata, &from), "stacks", part, |part| Some(&part.node))?;
         self.ask(|reply| Command::Stacks { part, reply }).await?.map_err(rejected)?;
         Ok(Response::new(pb::StacksReply {}))
+    }
+
+    async fn report_checkpoint(
+        &self,
+        request: Request<pb::CheckpointReport>,
+    ) -> Result<Response<pb::CheckpointReply>, Status> {
+        let (metadata, from, request) = request.into_parts();
+        let message = CheckpointMessage::try_from(request);
+        let message =
+            self.decode((&metadata, &from), "checkpoint report", message, |message| Some(message.sender()))?;
+        match message {
+            CheckpointMessage::Report { node, report } => {
+                self.record(&from, Event::CheckpointReported { node, report }, None).await?;
+            }
+            CheckpointMessage::Progress { node, progress } => {
+                self.ask(|reply| Command::Checkpoints { node, progress, reply }).await?;
+            }
+        }
+        Ok(Response::new(pb::CheckpointReply {}))
     }
 
     async fn report_end(&self, request: Request<pb::EndReport>) -> Result<Response<pb::EndReply>, Status> {
@@ -334,9 +356,10 @@ impl pb::master_server::Master for MasterService {
 
     async fn beat(&self, request: Request<pb::BeatRequest>) -> Result<Response<pb::BeatReply>, Status> {
         let (metadata, from, request) = request.into_parts();
-        let node = self.decode((&metadata, &from), "beat", sender(request.node_id), |node| Some(node))?;
-        let (seat, session) = (request.seated_round.map(Round), request.session);
-        let reply = self.ask(|reply| Command::Beat { node, session, seat, reply }).await?;
+        let node =
+            self.decode((&metadata, &from), "heartbeat", sender(request.node_id), |node| Some(node))?;
+        let (taken_round, session) = (request.taken_round.map(Round), request.session);
+        let reply = self.ask(|reply| Command::Beat { node, session, taken_round, reply }).await?;
         let millis = |next: Duration| u64::try_from(next.as_millis()).unwrap_or(u64::MAX);
         let next_millis = reply.next.map_or(0, millis);
         Ok(Response::new(pb::BeatReply { is_known: reply.is_known, next_millis }))

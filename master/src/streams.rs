@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use checkpoint::job::Note;
 use master_proto::convert::{Payload, StreamMessage};
 use rules::{
     NodeId,
@@ -117,7 +118,7 @@ impl Streams {
         None
     }
 
-    /// Sends waiting nodes why they have no seat yet.
+    /// Sends waiting nodes why they have no assignment yet.
     pub(crate) fn send_pending(&mut self, pending: Pending, nodes: impl IntoIterator<Item = NodeId>) {
         (self.log)(LogLine::Pending(pending.clone()));
         let payload = Arc::new(Payload::Push(Push::Pending(pending)));
@@ -130,6 +131,8 @@ impl Streams {
         // A run of one node logs no placement, unless other nodes have left it.
         match line {
             job::Log::Placed { round, nodes } if nodes.len() == 1 && round.0 == 0 => {}
+            // Each save; the status has the last one.
+            job::Log::Checkpoint(Note::Committed { .. }) => {}
             job::Log::Hang(_) => log_hang(&self.log, line),
             _ => log_line(&self.log, line),
         }

@@ -22,9 +22,10 @@ use nix::{
 };
 use processes::{
     file_replacement::{PUBLIC, check_replaceable, replace_file, temporary_path},
+    reap::exit_cause,
     run_blocking,
 };
-use rules::{taint_key::TaintKey, taint_report::TaintReport, training::HangReport};
+use rules::{hang::HangReport, taint_key::TaintKey, taint_report::TaintReport};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     process::{Child, Command},
@@ -242,7 +243,13 @@ async fn run(command: &str, json: &str) -> Result<(), String> {
     }
     match ended {
         Ok(Ok((status, _))) if status.success() => Ok(()),
-        Ok(Ok((status, stderr_text))) => Err(format!("{status}: {}", stderr_text.trim())),
+        Ok(Ok((status, stderr_text))) => {
+            let cause = exit_cause(status);
+            Err(match stderr_text.trim() {
+                "" => cause.to_string(),
+                message => format!("{cause}: {message}"),
+            })
+        }
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!("killed after {} s", COMMAND.as_secs())),
     }

@@ -3,6 +3,7 @@
 use std::{fs, io, path::PathBuf};
 
 use master_proto::trust::TlsFiles;
+use rules::chain;
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
 use crate::admission::FIRST_CALL_TIMEOUT;
@@ -11,7 +12,7 @@ use crate::admission::FIRST_CALL_TIMEOUT;
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A certificate without a key, or a key without a certificate.
-    #[error("TLS needs the master's certificate and its key: give both --tls-cert and --tls-key")]
+    #[error("a certificate and its key go together: give both --tls-cert and --tls-key, or neither")]
     Half,
     /// A file cannot be read.
     #[error("cannot read {option} {}", path.display())]
@@ -26,10 +27,11 @@ pub enum TlsError {
     },
     /// The content of the files is invalid.
     #[error(
-        "--tls-cert, --tls-key and --tls-client-ca cannot be used; they must be PEM, and the key must belong to the \
-         certificate"
+        "--tls-cert, --tls-key and --tls-client-ca cannot be used: {}; they must be PEM, and the key must belong to \
+         the certificate",
+        chain(.0)
     )]
-    Unusable(#[source] tonic::transport::Error),
+    Unusable(tonic::transport::Error),
 }
 
 /// Returns the server's TLS configuration; `None` when TLS is off.

@@ -61,7 +61,7 @@ fn report(node: &str, order: &CheckOrder) -> pb::CheckReport {
     )
 }
 
-/// Does what it is told until it has a seat or must go; which of the two.
+/// Does what it is told until it has an assignment or must go; which of the two.
 async fn live(mut node: Node) -> (Node, bool) {
     loop {
         match node.next().await {
@@ -71,11 +71,11 @@ async fn live(mut node: Node) -> (Node, bool) {
                 node.client.report_check(report).await.unwrap();
             }
             Push::CheckOver { message } => {
-                assert!(message.contains("excluded: node 3 (host-d, 127.0.0.1) (fault)"), "{message}");
+                assert!(message.contains("excluded: node number 3 (host-d, 127.0.0.1) (fault)"), "{message}");
             }
             Push::Host { round, .. } => node.host(round).await.unwrap(),
-            Push::Seat(seat) => {
-                assert_eq!(seat.nodes, 3);
+            Push::Assigned(assignment) => {
+                assert_eq!(assignment.nodes, 3);
                 return (node, true);
             }
             Push::Excluded(exclusion) => {
@@ -90,7 +90,7 @@ async fn live(mut node: Node) -> (Node, bool) {
 }
 
 #[tokio::test]
-async fn the_broken_node_is_excluded_the_others_are_seated_and_the_report_is_published() {
+async fn the_broken_node_is_excluded_the_others_train_and_the_report_is_published() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("taints.json");
     let told = file.clone();
@@ -109,8 +109,8 @@ async fn the_broken_node_is_excluded_the_others_are_seated_and_the_report_is_pub
     let lives: Vec<_> = nodes.into_iter().map(|node| tokio::spawn(live(node))).collect();
     let mut nodes = Vec::new();
     for (number, life) in lives.into_iter().enumerate() {
-        let (node, is_seated) = life.await.unwrap();
-        assert_eq!(is_seated, number < 3, "{}", node.id);
+        let (node, is_assigned) = life.await.unwrap();
+        assert_eq!(is_assigned, number < 3, "{}", node.id);
         nodes.push(node);
     }
     let shown =

@@ -91,21 +91,30 @@ struct Robot {
     /// Its workers fail in the first round.
     fails: bool,
     left: Option<Round>,
-    seat: Option<Assignment>,
+    assignment: Option<Assignment>,
     succeeded: bool,
     /// What it was told, in order, without what was said twice.
-    seats: Vec<Assignment>,
+    assignments: Vec<Assignment>,
 }
 
 impl Robot {
     fn new(address: SocketAddr, id: &'static str, pause: Duration, fails: bool) -> Self {
-        Self { address, id, pause, fails, left: None, seat: None, succeeded: false, seats: Vec::new() }
+        Self {
+            address,
+            id,
+            pause,
+            fails,
+            left: None,
+            assignment: None,
+            succeeded: false,
+            assignments: Vec::new(),
+        }
     }
 
     async fn run(mut self) -> (Vec<Assignment>, JobVerdict) {
         loop {
             if let Ok(verdict) = self.run_stream().await {
-                return (self.seats, verdict);
+                return (self.assignments, verdict);
             }
             sleep(self.pause).await;
         }
@@ -118,11 +127,11 @@ impl Robot {
 
     async fn run_stream(&mut self) -> Result<JobVerdict, Status> {
         let mut node = Node::subscribe(self.address, self.id).await?;
-        match &self.seat {
-            Some(seat) => {
+        match &self.assignment {
+            Some(assignment) => {
                 let workers_state =
                     if self.succeeded { WorkersState::Succeeded } else { WorkersState::Running };
-                node.resume(2, &seat.clone(), workers_state).await?;
+                node.resume(2, &assignment.clone(), workers_state).await?;
                 if !self.succeeded {
                     self.work(&mut node).await?;
                 }
@@ -138,19 +147,24 @@ impl Robot {
                 | Push::Excluded(_)
                 | Push::DumpStacks { .. }
                 | Push::Hang(_)
-                | Push::RootCause(_)) => {
+                | Push::RootCause(_)
+                | Push::Checkpoint(_)) => {
                     panic!("{} is told of a check or detail that it does not expect: {push:?}", self.id)
                 }
                 Push::Host { round, .. } => node.host(round).await?,
-                Push::Seat(seat) if self.seat.as_ref() == Some(&seat) => {}
-                Push::Seat(seat) => {
-                    assert!(self.seat.is_none(), "{} has a seat and is given another one: {seat:?}", self.id);
-                    self.seats.push(seat.clone());
-                    self.seat = Some(seat);
+                Push::Assigned(assignment) if self.assignment.as_ref() == Some(&assignment) => {}
+                Push::Assigned(assignment) => {
+                    assert!(
+                        self.assignment.is_none(),
+                        "{} has an assignment and is given another one: {assignment:?}",
+                        self.id
+                    );
+                    self.assignments.push(assignment.clone());
+                    self.assignment = Some(assignment);
                     self.work(&mut node).await?;
                 }
                 Push::Regroup { round, .. } => {
-                    if self.seat.as_ref().is_some_and(|seat| seat.round == round) {
+                    if self.assignment.as_ref().is_some_and(|assignment| assignment.round == round) {
                         self.leave_round(round);
                     }
                     self.join(&mut node).await?;
@@ -167,12 +181,12 @@ impl Robot {
     }
 
     fn leave_round(&mut self, round: Round) {
-        (self.left, self.seat, self.succeeded) = (Some(round), None, false);
+        (self.left, self.assignment, self.succeeded) = (Some(round), None, false);
     }
 
     /// The workers of the round are started, and are done at once.
     async fn work(&mut self, node: &mut Node) -> Result<(), Status> {
-        let Some(round) = self.seat.as_ref().map(|seat| seat.round) else { return Ok(()) };
+        let Some(round) = self.assignment.as_ref().map(|assignment| assignment.round) else { return Ok(()) };
         if self.fails {
             node.fail(round).await?;
             self.fails = false;
@@ -218,9 +232,11 @@ async fn one(point: &str, nth: u32, [pause_a, pause_b]: [Duration; 2]) -> bool {
     let both = timeout(LIMIT, async { tokio::join!(masters, nodes) }).await;
     let (has_died, ((a, verdict_a), (b, verdict_b))) = both.unwrap_or_else(|_| panic!("{point}:{nth} hangs"));
     assert_eq!((&verdict_a, &verdict_b), (&JobVerdict::Succeeded, &JobVerdict::Succeeded), "{point}:{nth}");
-    // Both end in the same round, each in a seat of its own, and rounds only grow. A node that was to be told of the
+    // Both end in the same round, each in an assignment of its own, and rounds only grow. A node that was to be told of the
     // first round when the master died may come back after the other one has ended that round: it never hears of it.
-    let rounds = |seats: &[Assignment]| seats.iter().map(|seat| seat.round).collect::<Vec<_>>();
+    let rounds = |assignments: &[Assignment]| {
+        assignments.iter().map(|assignment| assignment.round).collect::<Vec<_>>()
+    };
     assert!(rounds(&a).is_sorted() && rounds(&a).first() == Some(&Round(0)), "{point}:{nth}: {a:?}");
     assert!(
         rounds(&b).is_sorted() && rounds(&b).iter().all(|round| rounds(&a).contains(round)),

@@ -38,7 +38,12 @@ async fn a_master_exits_on_a_full_disk_and_recovers_when_there_is_space() {
     setrlimit(Resource::RLIMIT_FSIZE, most, most).unwrap();
     assert!(matches!(&refused, MasterError::Journal(JournalError::Write { .. })), "{refused:?}");
     let words = refused.to_string();
-    assert!(words.contains("journal; the master exits") && words.contains("Free disk space"), "{words}");
+    assert!(
+        words.contains("journal: ")
+            && words.contains("; the master exits")
+            && words.contains("Free disk space"),
+        "{words}"
+    );
     let master = Master::with_state(dir.path());
     let _a = master.subscribe("a").await;
     assert!(master.logs("recovered job job"), "what fitted is not lost");

@@ -6,7 +6,7 @@ mod common;
 
 use std::{fs, sync::Arc};
 
-use common::{Master, Node, request, seated, terms};
+use common::{Master, Node, assigned, request, terms};
 use master::{JournalError, MasterError};
 use rules::{
     Round, job::WorkersState, node::JoinRequest, push::Push, verdict::JobVerdict, world::Assignment,
@@ -21,10 +21,10 @@ async fn two(master: &Master) -> [Node; 2] {
     nodes
 }
 
-async fn come_back(master: &Master, seats: &[Assignment], workers_state: WorkersState) -> [Node; 2] {
+async fn come_back(master: &Master, assignments: &[Assignment], workers_state: WorkersState) -> [Node; 2] {
     let mut nodes = [master.subscribe("a").await, master.subscribe("b").await];
-    for (node, seat) in nodes.iter_mut().zip(seats) {
-        node.resume(2, seat, workers_state).await.unwrap();
+    for (node, assignment) in nodes.iter_mut().zip(assignments) {
+        node.resume(2, assignment, workers_state).await.unwrap();
     }
     nodes
 }
@@ -44,10 +44,10 @@ async fn a_running_round_continues_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let master = Master::with_state(dir.path());
     let mut nodes = two(&master).await;
-    let seats = seated(&mut nodes).await;
+    let assignments = assigned(&mut nodes).await;
     master.kill();
     let master = Master::with_state(dir.path());
-    let nodes = come_back(&master, &seats, WorkersState::Running).await;
+    let nodes = come_back(&master, &assignments, WorkersState::Running).await;
     assert!(master.logs("recovered job job (round 0, 2 nodes), restart 1 of the master"));
     // That no node is lost after the grace is tested in virtual time: rules/src/job_master/tests.rs, the simulator.
     succeed(nodes, 0).await;
@@ -88,11 +88,11 @@ async fn a_member_that_does_not_come_back_is_lost() {
     let dir = tempfile::tempdir().unwrap();
     let master = Master::with_state(dir.path());
     let mut nodes = two(&master).await;
-    let seats = seated(&mut nodes).await;
+    let assignments = assigned(&mut nodes).await;
     master.kill();
     let master = Master::with_state(dir.path());
     let mut a = master.subscribe("a").await;
-    a.resume(2, &seats[0], WorkersState::Running).await.unwrap();
+    a.resume(2, &assignments[0], WorkersState::Running).await.unwrap();
     let Push::Regroup { why, .. } = a.next().await else { panic!("expected a regroup") };
     let grace = rules::liveness::return_grace(common::GRACE, 2).as_secs_f64();
     assert!(why.contains(&format!("was not restored within {grace} s")), "{why}");
@@ -109,7 +109,7 @@ async fn nodes_that_joined_before_are_kept() {
     assert!(master.logs("recovered job job (between rounds, 1 node), restart 1 of the master"));
     // It says it again, because it has heard no answer; then the other one comes.
     let mut nodes = two(&master).await;
-    seated(&mut nodes).await;
+    assigned(&mut nodes).await;
     succeed(nodes, 0).await;
     assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
 }
@@ -119,7 +119,7 @@ async fn a_node_that_missed_the_end_receives_it_from_the_restarted_master() {
     let dir = tempfile::tempdir().unwrap();
     let master = Master::with_state(dir.path());
     let mut nodes = two(&master).await;
-    let seats = seated(&mut nodes).await;
+    let assignments = assigned(&mut nodes).await;
     let [mut a, mut b] = nodes;
     a.succeed(0).await;
     b.succeed(0).await;
@@ -129,7 +129,7 @@ async fn a_node_that_missed_the_end_receives_it_from_the_restarted_master() {
     let master = Master::with_state(dir.path());
     assert!(master.logs("which is over, restart 1 of the master"));
     let mut b = master.subscribe("b").await;
-    b.resume(2, &seats[1], WorkersState::Succeeded).await.unwrap();
+    b.resume(2, &assignments[1], WorkersState::Succeeded).await.unwrap();
     b.leave().await;
     assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
 }
@@ -138,12 +138,12 @@ async fn a_node_that_missed_the_end_receives_it_from_the_restarted_master() {
 async fn without_a_journal_the_nodes_restore_the_job() {
     let master = Master::start(|_| {});
     let mut nodes = two(&master).await;
-    let seats = seated(&mut nodes).await;
+    let assignments = assigned(&mut nodes).await;
     master.kill();
     let master = Master::start(|_| {});
-    let nodes = come_back(&master, &seats, WorkersState::Running).await;
+    let nodes = come_back(&master, &assignments, WorkersState::Running).await;
     succeed(nodes, 0).await;
-    assert!(master.logs("took over round 0 of 2 nodes"));
+    assert!(master.logs("took over round 0 (2 nodes)"));
     assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
 }
 
@@ -163,13 +163,13 @@ async fn a_torn_end_is_logged_and_a_damaged_middle_is_refused() {
     let journal = dir.path().join("journal");
     let master = Master::with_state(dir.path());
     let mut nodes = two(&master).await;
-    let seats = seated(&mut nodes).await;
+    let assignments = assigned(&mut nodes).await;
     master.kill();
     let whole = fs::read(&journal).unwrap();
     // An incomplete commit: no call was answered for it.
     fs::write(&journal, [&whole[..], &[7, 0, 0]].concat()).unwrap();
     let master = Master::with_state(dir.path());
-    let _nodes = come_back(&master, &seats, WorkersState::Running).await;
+    let _nodes = come_back(&master, &assignments, WorkersState::Running).await;
     // A tail that was truncated after it was durable looks the same.
     assert!(master.logs("the last 3 bytes of the journal are an incomplete record: either the master died"));
     assert!(master.logs("or the file was truncated or changed later"));
@@ -196,7 +196,7 @@ async fn losses_are_counted_across_restarts() {
     };
     let mut master = start();
     let mut nodes = two(&master).await;
-    seated(&mut nodes).await;
+    assigned(&mut nodes).await;
     let [mut a, b] = nodes;
     drop(b);
     assert!(matches!(a.next().await, Push::Regroup { .. }));
@@ -211,7 +211,7 @@ async fn losses_are_counted_across_restarts() {
         nodes
     };
     let mut nodes = again(&master).await;
-    assert_eq!(seated(&mut nodes).await[0].round, Round(1));
+    assert_eq!(assigned(&mut nodes).await[0].round, Round(1));
     let [mut a, c] = nodes;
     drop(c);
     let Push::JobEnd(JobVerdict::Failed(failure)) = a.next().await else { panic!("expected the end") };

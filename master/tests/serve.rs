@@ -4,7 +4,7 @@ mod common;
 
 use std::{sync::Arc, time::Duration};
 
-use common::{LIMIT, Master, Node, Way, channel, request, run_a_job, seated, terms};
+use common::{LIMIT, Master, Node, Way, assigned, channel, request, run_a_job, terms};
 use master_proto::{
     PROTOCOL_VERSION,
     convert::join_request,
@@ -31,10 +31,13 @@ async fn two_nodes_rendezvous_restart_and_end_together() {
     for node in &mut nodes {
         node.join(2, None).await;
     }
-    let seats = seated(&mut nodes).await;
-    assert_eq!((seats[0].round, seats[0].world_size, seats[0].master_port), (Round(0), 4, 29_500));
-    assert_eq!(seats[0].master_addr, "127.0.0.1", "the address that its words come from");
-    assert_eq!((seats[1].node_rank, seats[1].first_rank), (NodeRank(1), 2));
+    let assignments = assigned(&mut nodes).await;
+    assert_eq!(
+        (assignments[0].round, assignments[0].world_size, assignments[0].master_port),
+        (Round(0), 4, 29_500)
+    );
+    assert_eq!(assignments[0].master_addr, "127.0.0.1", "the address that its words come from");
+    assert_eq!((assignments[1].node_rank, assignments[1].first_rank), (NodeRank(1), 2));
     // Node b restarts its workers, so a is called back.
     nodes[1].fail(Round(0)).await.unwrap();
     let Push::Regroup { round: Round(0), why, .. } = nodes[0].next().await else {
@@ -44,7 +47,7 @@ async fn two_nodes_rendezvous_restart_and_end_together() {
     for node in &mut nodes {
         node.join(2, Some(0)).await;
     }
-    assert_eq!(seated(&mut nodes).await[1].round, Round(1));
+    assert_eq!(assigned(&mut nodes).await[1].round, Round(1));
     for node in &mut nodes {
         node.succeed(1).await;
     }
@@ -64,22 +67,22 @@ async fn a_node_that_vanishes_is_replaced() {
         node.join_as(JoinRequest { wish, ..request(id, terms(4, 4)) }).await.unwrap();
         nodes.push(node);
     }
-    let seats = seated(&mut nodes).await;
-    assert_eq!(seats[3].nodes, 4);
+    let assignments = assigned(&mut nodes).await;
+    assert_eq!(assignments[3].nodes, 4);
     drop(nodes.remove(2));
     for node in &mut nodes {
         let Push::Regroup { why, .. } = node.next().await else { panic!("expected a regroup") };
         assert!(why.contains("node rank 2 (host-c, 127.0.0.1) was lost"), "{why}");
         let after = Some(Round(0));
-        let wish = Some(seats[usize::from(node.id == "b") + 3 * usize::from(node.id == "d")].node_rank);
+        let wish = Some(assignments[usize::from(node.id == "b") + 3 * usize::from(node.id == "d")].node_rank);
         node.join_as(JoinRequest { wish, after, ..request(&node.id, terms(4, 4)) }).await.unwrap();
     }
     let mut replacement = master.subscribe("e").await;
     let wish = Some(NodeRank(2));
     replacement.join_as(JoinRequest { wish, ..request("e", terms(4, 4)) }).await.unwrap();
     nodes.insert(2, replacement);
-    let seats = seated(&mut nodes).await;
-    assert_eq!((seats[2].node_rank, seats[2].round), (NodeRank(2), Round(1)));
+    let assignments = assigned(&mut nodes).await;
+    assert_eq!((assignments[2].node_rank, assignments[2].round), (NodeRank(2), Round(1)));
     for node in &mut nodes {
         node.succeed(1).await;
     }
@@ -91,16 +94,16 @@ async fn a_node_that_vanishes_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_job_that_all_nodes_leave_fails() {
+async fn a_job_whose_only_launcher_is_stopped_fails() {
     let master = Master::start(|config| config.policy.host = Some(common::node_id("a")));
     let mut a = master.subscribe("a").await;
     a.join(1, None).await;
     let round = a.asked_to_host().await;
     a.host(round).await.unwrap();
-    a.seat().await;
+    a.assignment().await;
     assert!(!master.has_logged("round 0: 1 node"), "a job of one node is no news");
     a.end(NodeEnd::Left { signal: 15 }).await.unwrap();
-    assert_eq!(master.ended().await.unwrap(), JobVerdict::Failed(JobFailure::Deserted));
+    assert_eq!(master.ended().await.unwrap(), JobVerdict::Failed(JobFailure::Stopped { signal: 15 }));
 }
 
 // Connections close beside, while the test waits for what the master says.
@@ -123,7 +126,7 @@ async fn a_second_stream_replaces_the_first() {
     assert!(master.logs("(host-z, 127.0.0.1) was lost"));
     let mut nodes = [second, master.subscribe("b").await];
     nodes[1].join(2, None).await;
-    seated(&mut nodes).await;
+    assigned(&mut nodes).await;
 }
 
 #[tokio::test]
@@ -135,13 +138,13 @@ async fn heartbeats_and_the_table_are_answered() {
     for node in &mut nodes {
         node.join(2, None).await;
     }
-    seated(&mut nodes).await;
+    assigned(&mut nodes).await;
     let table = nodes[0].client.show_world(pb::ShowWorldRequest {}).await.unwrap().into_inner();
     assert_eq!((table.round, table.master_port), (Some(0), 29_500));
     assert_eq!(table.members[1].host_name, "host-b");
     let session = nodes[0].session;
     let mut beat = async |id: &str, session: u64| {
-        let beat = pb::BeatRequest { node_id: common::node_id(id).0, seated_round: None, session };
+        let beat = pb::BeatRequest { node_id: common::node_id(id).0, taken_round: None, session };
         nodes[0].client.beat(common::signed_by(id, beat)).await.unwrap().into_inner()
     };
     assert_eq!(beat("a", session).await, pb::BeatReply { is_known: true, next_millis: 1000 });
@@ -178,8 +181,9 @@ async fn ranks_follow_the_topology_file_and_a_file_that_hangs_is_given_up() {
         node.join_as(JoinRequest { address: address.into(), ..request(id, terms(3, 3)) }).await.unwrap();
         nodes.push(node);
     }
-    let seats: Vec<u32> = seated(&mut nodes).await.iter().map(|seat| seat.node_rank.0).collect();
-    assert_eq!(seats, [0, 2, 1]);
+    let assignments: Vec<u32> =
+        assigned(&mut nodes).await.iter().map(|assignment| assignment.node_rank.0).collect();
+    assert_eq!(assignments, [0, 2, 1]);
     assert!(master.logs("node rank 1: 10.0.0.3 host-c s0"));
     // A fifo without a writer hangs in open().
     std::fs::remove_file(&file).unwrap();
@@ -197,7 +201,7 @@ async fn ranks_follow_the_topology_file_and_a_file_that_hangs_is_given_up() {
             other => panic!("{other:?}"),
         }
     }
-    assert!(master.logs("the topology file cannot be used"));
+    assert!(master.logs("the topology file could not be read within"));
 }
 
 #[tokio::test]
@@ -253,7 +257,7 @@ async fn many_nodes_share_their_commits() {
         node.join(NODES, None).await;
         if let Push::Host { round, .. } = node.next().await {
             node.host(round).await.unwrap();
-            assert_eq!(node.seat().await.nodes, NODES);
+            assert_eq!(node.assignment().await.nodes, NODES);
         }
         node.succeed(0).await;
         node.leave().await;

@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-use nix::unistd;
+use nix::unistd::{self, Pid};
 
 use crate::{
     launcher_id::LauncherId,
@@ -65,6 +65,11 @@ impl Cgroup {
     /// process that cannot move is found in the process tree.
     pub fn enter(&self) {
         let _stays_outside = unistd::write(&*self.procs, b"0");
+    }
+
+    /// Moves another process in, which takes some milliseconds. One that cannot move is found in the process tree.
+    pub fn add(&self, pid: Pid) {
+        let _stays_outside = unistd::write(&*self.procs, pid.to_string().as_bytes());
     }
 
     /// The open directory, to fork into it. `None` once it was killed: Linux 6.18 kills processes that are forked into

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nix::unistd::gethostname;
+use crate::host_name;
 
 /// The mode of a file, less the umask, that is for others to read.
 pub const PUBLIC: u32 = 0o666;
@@ -57,8 +57,7 @@ pub fn check_replaceable(path: &Path) -> io::Result<()> {
 #[must_use]
 pub fn temporary_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    let host = gethostname().unwrap_or_default();
-    name.push(format!(".{}.{}.tmp", host.to_string_lossy().replace('/', "_"), std::process::id()));
+    name.push(format!(".{}.{}.tmp", host_name().replace('/', "_"), std::process::id()));
     name.into()
 }
 

@@ -1,8 +1,17 @@
 //! Exits of children. The only place that waits for any child: a second one would steal statuses. (The handle of a
 //! probe waits for its own child, and can do without a status.)
 
+use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus};
+
 use nix::{errno::Errno, libc};
 use rules::failure::ExitCause;
+
+/// How a process ended that was waited for.
+#[must_use]
+pub fn exit_cause(status: ExitStatus) -> ExitCause {
+    // It has a code, or a signal.
+    status.code().map_or_else(|| ExitCause::Signal(status.signal().unwrap_or_default()), ExitCause::Code)
+}
 
 /// Whether this process has a child, exited ones included. Reaps none.
 #[must_use]

@@ -108,14 +108,14 @@ pub fn signal_one(pid: i32, signal: Signal) {
     let _gone = kill(Pid::from_raw(pid), signal);
 }
 
-/// Sends `signal` to every process below `root`: to the groups of `leaders` as groups, to all others one by one, and
-/// to none twice (a second SIGINT interrupts the clean-up after the first). Stopped processes are continued.
-pub fn ask(root: i32, leaders: &BTreeSet<i32>, signal: Signal) {
+/// Sends `signal` to all of `processes`: to the groups of `leaders` as groups, to all others one by one, and to none twice
+/// (a second SIGINT interrupts the clean-up after the first). Stopped processes are continued.
+pub fn ask(processes: Vec<Process>, leaders: &BTreeSet<i32>, signal: Signal) {
     for leader in leaders {
         signal_one(-leader, signal);
         signal_one(-leader, Signal::SIGCONT);
     }
-    for process in below(root) {
+    for process in processes {
         if process.is_alive() && !leaders.contains(&process.group) {
             signal_one(process.pid, signal);
             signal_one(process.pid, Signal::SIGCONT);

@@ -37,6 +37,15 @@ impl ExitCause {
     }
 }
 
+impl fmt::Display for ExitCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exited with code {code}"),
+            Self::Signal(signal) => write!(f, "killed by {}", signal_text(*signal)),
+        }
+    }
+}
+
 /// A worker that failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerFailure {
@@ -181,8 +190,8 @@ impl fmt::Display for Failure {
             | Self::SelfCheck { reason }
             | Self::Hang { reason } => f.write_str(reason),
             Self::EndedWithout => f.write_str(
-                "the job master reported success while workers of this node had not ended: the job continued without this \
-                 node, or it is not the master of this job",
+                "the job master reported success while workers of this node had not ended: either the job \
+                 continued without this node, or that process is not the master of this job",
             ),
             Self::Unkillable => f.write_str("the workers could not be killed"),
             Self::GuardDied { cause: ExitCause::Code(code) } => {

@@ -130,7 +130,7 @@ pub enum Step {
 
 /// The result of asking the jurors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Finding {
+pub enum FenceFinding {
     /// So many jurors have lost the master, this node among them if it is one.
     MasterDead {
         /// How many have.
@@ -200,23 +200,23 @@ impl Fence {
 
     /// Records the answers of the jurors that were reached, this node not among them. `is_master_gone`: the only host
     /// where the master may be refuses the connection.
-    pub fn answered(&mut self, answers: &[Answer], is_master_gone: bool) -> Option<Finding> {
+    pub fn answered(&mut self, answers: &[Answer], is_master_gone: bool) -> Option<FenceFinding> {
         let began = self.asked.take()?;
         self.next = began + self.lease / 6;
         if is_master_gone {
             self.granted = self.granted.max(began);
-            return Some(Finding::MasterGone);
+            return Some(FenceFinding::MasterGone);
         }
         if answers.iter().any(|answer| *answer != Answer::Lost) {
-            return Some(Finding::CutOff);
+            return Some(FenceFinding::CutOff);
         }
         let lost = u32::try_from(answers.len()).unwrap_or(u32::MAX).saturating_add(u32::from(self.is_juror));
         let of = self.jurors;
         if lost.saturating_mul(2) <= of {
-            return Some(Finding::Alone { lost, of });
+            return Some(FenceFinding::Alone { lost, of });
         }
         self.granted = self.granted.max(began);
-        Some(Finding::MasterDead { lost, of })
+        Some(FenceFinding::MasterDead { lost, of })
     }
 
     /// When the workers are killed, unless the lease is renewed before.
@@ -258,15 +258,18 @@ mod tests {
     #[test]
     fn with_a_majority_that_has_lost_the_master_the_workers_go_on_for_as_long_as_it_lasts() {
         let mut fence = asked(4);
-        assert_eq!(fence.answered(&[LOST, LOST], false), Some(Finding::MasterDead { lost: 3, of: 4 }));
+        assert_eq!(fence.answered(&[LOST, LOST], false), Some(FenceFinding::MasterDead { lost: 3, of: 4 }));
         for round in 0..100 {
             let now = at(6 + 2 * round);
             assert_eq!((fence.deadline(), fence.due(now)), (now, Some(Step::Ask)));
-            assert_eq!(fence.answered(&[LOST, LOST], false), Some(Finding::MasterDead { lost: 3, of: 4 }));
+            assert_eq!(
+                fence.answered(&[LOST, LOST], false),
+                Some(FenceFinding::MasterDead { lost: 3, of: 4 })
+            );
         }
         // The last time at 204 s.
         assert_eq!(fence.due(at(206)), Some(Step::Ask));
-        assert_eq!(fence.answered(&[LOST], false), Some(Finding::Alone { lost: 2, of: 4 }));
+        assert_eq!(fence.answered(&[LOST], false), Some(FenceFinding::Alone { lost: 2, of: 4 }));
         assert_eq!(fence.due(at(213)), Some(Step::Ask));
         assert_eq!((fence.deadline(), fence.due(at(214))), (at(214), Some(Step::Kill)));
     }
@@ -274,7 +277,7 @@ mod tests {
     #[test]
     fn half_is_no_majority_and_a_node_alone_stops_before_its_lease_is_over() {
         let mut fence = asked(2);
-        assert_eq!(fence.answered(&[], false), Some(Finding::Alone { lost: 1, of: 2 }));
+        assert_eq!(fence.answered(&[], false), Some(FenceFinding::Alone { lost: 1, of: 2 }));
         assert_eq!(fence.due(at(10)), Some(Step::Kill));
     }
 
@@ -282,7 +285,7 @@ mod tests {
     fn one_juror_with_the_master_outweighs_all_others() {
         for answer in [Answer::Connected, Answer::MovedOn] {
             let mut fence = asked(5);
-            assert_eq!(fence.answered(&[LOST, LOST, answer, LOST], false), Some(Finding::CutOff));
+            assert_eq!(fence.answered(&[LOST, LOST, answer, LOST], false), Some(FenceFinding::CutOff));
             assert_eq!(fence.due(at(10)), Some(Step::Kill));
         }
     }
@@ -291,9 +294,9 @@ mod tests {
     fn a_node_that_is_no_juror_does_not_count_itself() {
         let mut fence = Fence::new(Moment::START, LEASE, 3, false);
         assert_eq!(fence.due(at(4)), Some(Step::Ask));
-        assert_eq!(fence.answered(&[LOST], false), Some(Finding::Alone { lost: 1, of: 3 }));
+        assert_eq!(fence.answered(&[LOST], false), Some(FenceFinding::Alone { lost: 1, of: 3 }));
         assert_eq!(fence.due(at(6)), Some(Step::Ask));
-        assert_eq!(fence.answered(&[LOST, LOST], false), Some(Finding::MasterDead { lost: 2, of: 3 }));
+        assert_eq!(fence.answered(&[LOST, LOST], false), Some(FenceFinding::MasterDead { lost: 2, of: 3 }));
     }
 
     #[test]
@@ -309,7 +312,7 @@ mod tests {
     fn answers_of_an_earlier_life_count_for_nothing() {
         let mut fence = asked(3);
         fence.renew(at(5));
-        assert_eq!(fence.answered(&[LOST, LOST], false), Some(Finding::MasterDead { lost: 3, of: 3 }));
+        assert_eq!(fence.answered(&[LOST, LOST], false), Some(FenceFinding::MasterDead { lost: 3, of: 3 }));
         assert_eq!(fence.answered(&[LOST, LOST], false), None, "asked once");
         // From the later of the two.
         assert_eq!(fence.due(at(14)), Some(Step::Ask));

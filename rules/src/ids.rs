@@ -62,3 +62,35 @@ name!(
     /// The job's name: `TORCHELASTIC_RUN_ID`.
     RunId
 );
+
+impl RunId {
+    /// The name of jobs that were given none, as torchrun's. A fresh one would differ on each node.
+    pub const UNNAMED: &str = "none";
+
+    /// The name as a part of a file's name: `/` and control characters become `_`, as a `.` at the start does, and it is
+    /// at most 200 bytes long. torchrun fails on `/`.
+    #[must_use]
+    pub fn file_name(&self) -> String {
+        /// A file name has at most 255 bytes; more may follow.
+        const MAX_BYTES: usize = 200;
+        let is_allowed = |(at, c): (usize, char)| c != '/' && !c.is_control() && (at > 0 || c != '.');
+        let mut name: String =
+            self.0.char_indices().map(|(at, c)| if is_allowed((at, c)) { c } else { '_' }).collect();
+        name.truncate(name.floor_char_boundary(MAX_BYTES));
+        name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_id_is_one_file_name() {
+        let name = |id: &str| RunId(id.to_owned()).file_name();
+        assert_eq!(name("llm-7b.2"), "llm-7b.2");
+        assert_eq!(name("a/b\n"), "a_b_");
+        assert_eq!([name(".."), name("."), name("../x"), name("a\u{1b}b")], ["_.", "_", "_._x", "a_b"]);
+        assert_eq!(name(&"é".repeat(200)).len(), 200);
+    }
+}

@@ -20,15 +20,18 @@
 mod absent_nodes;
 mod check_history;
 mod checking;
+mod checkpoints;
 mod competing_jobs;
 mod event;
 mod gathering;
+mod gone;
 mod hangs;
 mod history;
 mod inventory;
 mod leaving;
 mod measuring;
 mod restoring;
+mod savers;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -40,9 +43,11 @@ use std::{
     time::Duration,
 };
 
+use checkpoint::job::JobCheckpoints;
 use serde::{Deserialize, Serialize};
 
 pub use self::event::{Claim, Effect, Event, Log, NodeEnd, OnGiveUp, Policy, Refusal, Regroup, WorkersState};
+pub use self::gone::Gone;
 pub use self::withheld::DETAIL_TIMEOUT;
 use self::{
     absent_nodes::AbsentNodes,
@@ -52,6 +57,7 @@ use self::{
     hangs::Hangs,
     history::History,
     measuring::Measuring,
+    savers::Savers,
     withheld::FirstFailure,
 };
 use crate::{
@@ -196,6 +202,10 @@ pub struct Job {
     /// What it has done so far, for people.
     history: History,
     hangs: Hangs,
+    /// Checkpoints that nodes have in memory, once one has.
+    checkpoints: Option<JobCheckpoints<NodeId>>,
+    /// Nodes that have checkpoints to write before the job is finished.
+    savers: Savers,
     phase: Phase,
 }
 
@@ -230,6 +240,8 @@ impl Job {
             unknown: None,
             history: History::default(),
             hangs: Hangs::default(),
+            checkpoints: None,
+            savers: Savers::default(),
             phase: Phase::Gathering {
                 since: None,
                 last_join: Moment::START,
@@ -242,7 +254,13 @@ impl Job {
     /// When to call [`Self::handle`] with [`Event::Deadline`], if nothing else happens first.
     #[must_use]
     pub fn deadline(&self) -> Option<Moment> {
-        [self.phase_deadline(), self.other_jobs_deadline(), self.hang_deadline()].into_iter().flatten().min()
+        let due = [
+            self.phase_deadline(),
+            self.other_jobs_deadline(),
+            self.hang_deadline(),
+            self.checkpoint_deadline(),
+        ];
+        due.into_iter().flatten().min()
     }
 
     fn phase_deadline(&self) -> Option<Moment> {
@@ -298,6 +316,7 @@ impl Job {
             Event::TrainingStalled { round, idle } => self.on_training_stalled(now, round, idle),
             Event::TrainingAdvanced => self.on_training_advanced(now),
             Event::SlowRank { rank, permille } => vec![Effect::Log(Log::SlowRank { rank, permille })],
+            Event::CheckpointReported { node, report } => self.on_checkpoint_reported(now, &node, *report),
             Event::StacksSent { node, episode } => self.on_stacks_sent(now, &node, episode),
             Event::HangJudged { episode, verdict } => self.on_hang_judged(now, episode, *verdict),
             Event::Restarted => self.on_restarted(now),
@@ -414,7 +433,7 @@ impl Job {
         all_have_one.then(|| free.collect())
     }
 
-    /// A node's name for people, with the rank that it asked for, else its last one.
+    /// A node's name for people, with its rank in the last round, else the one that it asked for.
     fn name_of(&self, node: &NodeId) -> NodeName {
         match self.nodes.get(node) {
             Some(known) => self.name_in(&known.request),
@@ -428,8 +447,9 @@ impl Job {
     }
 
     fn name_in(&self, request: &JoinRequest) -> NodeName {
-        let name = request.name();
-        NodeName { rank: name.rank.or_else(|| self.node_rank_of(&request.node_id)), ..name }
+        let last = self.node_ranks.get(&request.node_id).copied();
+        let rank = last.or(request.wish).or_else(|| self.node_rank_of(&request.node_id));
+        NodeName { rank, ..request.name() }
     }
 
     /// The node's rank in the last round, else in the one that is being completed.
@@ -451,6 +471,7 @@ impl Job {
             known.is_connected = true;
             known.assigned = None;
         }
+        self.savers.connected(node);
         Vec::new()
     }
 
@@ -462,7 +483,8 @@ impl Job {
             self.inventories.remove(node);
             self.other_jobs.remove(node);
         }
-        let mut effects = self.expect_no_detail_of(now, node);
+        let mut effects = self.saver_disconnected(now, node);
+        effects.extend(self.expect_no_detail_of(now, node));
         effects.extend(self.expect_no_stacks_of(now, node));
         effects
     }
@@ -472,6 +494,7 @@ impl Job {
         // They are repeated.
         self.other_jobs = OtherJobs::default();
         self.absent_since(now);
+        self.savers.all_disconnected(now);
         for node in self.nodes.values_mut() {
             node.is_connected = false;
             node.assigned = None;
@@ -500,6 +523,7 @@ impl Job {
     fn on_deadline(&mut self, now: Moment) -> Vec<Effect> {
         let mut effects = self.refuse_all_other_jobs(now);
         effects.extend(self.on_hang_deadline(now));
+        effects.extend(self.on_checkpoint_deadline(now));
         if self.phase_deadline().is_some_and(|deadline| deadline <= now) {
             effects.extend(self.on_phase_deadline(now));
         }
@@ -510,7 +534,8 @@ impl Job {
         match &self.phase {
             Phase::Gathering { .. } => self.on_gathering_deadline(now),
             Phase::Placing { .. } => {
-                let reason = format!("it could not be read within {} s", TOPOLOGY_TIMEOUT.as_secs());
+                let reason =
+                    format!("the topology file could not be read within {} s", TOPOLOGY_TIMEOUT.as_secs());
                 self.on_topology_read(now, Err(reason))
             }
             Phase::Checking(_) => self.on_check_deadline(now),
@@ -519,7 +544,7 @@ impl Job {
             Phase::Running { .. } => self.grow(now),
             Phase::Restoring { .. } => self.on_restoring_deadline(now),
             Phase::Over { withheld_until: Some(_), .. } => self.release(now),
-            Phase::Over { .. } => self.on_farewell_over(),
+            Phase::Over { .. } => self.on_farewell_over(now),
         }
     }
 }

@@ -1,11 +1,13 @@
-//! All decisions of the master: the job, the liveness of nodes, and progress for waiting nodes. The shell and the
+//! All decisions of the master: the job, the liveness of nodes, the progress of ranks, and messages for waiting nodes. The shell and the
 //! simulator drive this one state machine.
 //!
-//! Only [`Job`] is journalled, as its events. Liveness is determined anew after a restart, and progress is not kept.
+//! Only [`Job`] is journalled, as its events. Liveness is determined anew after a restart, and the rest is not kept.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
+    checkpoint_watch::CheckpointWatch,
+    checkpoints::CheckpointProgress,
     contacts::{Contacts, MayRun},
     fence::question_timeout,
     ids::{NodeId, Round},
@@ -13,12 +15,12 @@ use crate::{
     job_status::{JobStatus, MAX_RANKS},
     liveness::{Liveness, Timeout},
     pending::Pending,
-    training::TrainingReport,
-    training_watch::{Finding, TrainingWatch},
+    progress::ProgressReport,
+    progress_watch::{ProgressFinding, ProgressWatch},
 };
 use diagnosis::moment::Moment;
 
-/// Waiting nodes get a progress message at least this often.
+/// Waiting nodes get a message at least this often.
 const EVERY: Duration = Duration::from_secs(10);
 
 /// Changes are sent together, this long after the first: many nodes that join at once are one change.
@@ -41,7 +43,9 @@ pub enum Input {
         taken_round: Option<Round>,
     },
     /// A node reports the progress of its ranks.
-    Training { node: NodeId, report: TrainingReport },
+    Progress { node: NodeId, report: ProgressReport },
+    /// A node reports how far its checkpoints are.
+    Checkpoints { node: NodeId, progress: CheckpointProgress },
     /// The kernel of a node has closed its last stream, which was reported as broken: the launcher is gone, and a
     /// guard kills its workers.
     HungUp { node: NodeId },
@@ -59,13 +63,13 @@ pub struct Output {
     pub journal: Vec<Event>,
     /// What to do, in this order.
     pub effects: Vec<Effect>,
-    /// Waiting nodes that get a progress message. Not worth a retry.
+    /// Waiting nodes that get a message. Not worth a retry.
     pub pending: Option<(Pending, BTreeSet<NodeId>)>,
 }
 
-/// When waiting nodes get progress messages.
+/// When waiting nodes get messages.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct ProgressSchedule {
+struct PendingSchedule {
     sent: Option<(Pending, BTreeSet<NodeId>)>,
     last_sent: Option<Moment>,
     due: Option<Moment>,
@@ -79,8 +83,9 @@ pub struct JobMaster {
     contacts: Contacts,
     /// When to decide again whether lost nodes still have workers.
     next_look: Option<Moment>,
-    progress: ProgressSchedule,
-    training: TrainingWatch,
+    pending_schedule: PendingSchedule,
+    progress: ProgressWatch,
+    checkpoints: CheckpointWatch,
 }
 
 impl JobMaster {
@@ -95,8 +100,8 @@ impl JobMaster {
     pub fn restored(job: Job, timeout: Timeout, now: Moment) -> (Self, Output) {
         let mut liveness = Liveness::new(timeout);
         liveness.all_disconnected(now, job.nodes());
-        let training = TrainingWatch::restored(job.hanging_round());
-        let mut master = Self { training, ..Self::of(job, liveness) };
+        let progress = ProgressWatch::restored(job.hanging_round());
+        let mut master = Self { progress, ..Self::of(job, liveness) };
         let mut output = Output::default();
         master.apply(now, Event::Restarted, &mut output);
         master.find_ended_workers(now, &mut output);
@@ -109,8 +114,9 @@ impl JobMaster {
             liveness,
             contacts: Contacts::default(),
             next_look: None,
-            progress: ProgressSchedule::default(),
-            training: TrainingWatch::default(),
+            pending_schedule: PendingSchedule::default(),
+            progress: ProgressWatch::default(),
+            checkpoints: CheckpointWatch::default(),
         }
     }
 
@@ -137,7 +143,7 @@ impl JobMaster {
     /// When to call [`Self::handle`] with [`Input::Deadline`], if nothing else happens first.
     #[must_use]
     pub fn deadline(&self) -> Option<Moment> {
-        let due = [self.job.deadline(), self.liveness.deadline(), self.progress.due, self.next_look];
+        let due = [self.job.deadline(), self.liveness.deadline(), self.pending_schedule.due, self.next_look];
         due.into_iter().flatten().min()
     }
 
@@ -165,7 +171,14 @@ impl JobMaster {
             Input::HungUp { node } => self.contacts.disconnected(now, &node, true),
             Input::Reset { node } => self.contacts.stream_reset(now, &node),
             Input::Event(event) => self.apply(now, event, &mut output),
-            Input::Training { node, report } => self.training_reported(now, &node, report, &mut output),
+            Input::Checkpoints { node, progress } => {
+                self.liveness.message_received(now, &node);
+                self.contacts.message_received(now, &node);
+                if self.job.knows(&node) {
+                    self.checkpoints.reported(node, progress);
+                }
+            }
+            Input::Progress { node, report } => self.progress_reported(now, &node, report, &mut output),
             Input::Deadline => {
                 for (node, cause) in self.liveness.expired(now) {
                     self.apply(now, Event::NodeLost { node, cause }, &mut output);
@@ -176,20 +189,20 @@ impl JobMaster {
             }
         }
         self.find_ended_workers(now, &mut output);
-        self.send_progress(now, &mut output);
+        self.send_pending(now, &mut output);
         output
     }
 
-    fn training_reported(&mut self, now: Moment, node: &NodeId, report: TrainingReport, output: &mut Output) {
+    fn progress_reported(&mut self, now: Moment, node: &NodeId, report: ProgressReport, output: &mut Output) {
         self.liveness.message_received(now, node);
         self.contacts.message_received(now, node);
         let Some(world) = self.job.world() else { return };
         let round = world.round;
-        for finding in self.training.reported(now, node, report, world) {
+        for finding in self.progress.reported(now, node, report, world) {
             let event = match finding {
-                Finding::Stalled { idle } => Event::TrainingStalled { round, idle },
-                Finding::Advanced => Event::TrainingAdvanced,
-                Finding::Slow { rank, permille } => Event::SlowRank { rank, permille },
+                ProgressFinding::Stalled { idle } => Event::TrainingStalled { round, idle },
+                ProgressFinding::Advanced => Event::TrainingAdvanced,
+                ProgressFinding::Slow { rank, permille } => Event::SlowRank { rank, permille },
             };
             self.apply(now, event, output);
         }
@@ -199,12 +212,13 @@ impl JobMaster {
     #[must_use]
     pub fn status(&self, now: Moment) -> JobStatus {
         let mut status = self.job.status(now);
+        status.checkpoints = self.checkpoints.status(|dir| self.job.step_on_disk(dir));
         let Some(world) = self.job.world() else { return status };
         let is_large = status.world_size.is_some_and(|ranks| ranks > MAX_RANKS);
         for node in &mut status.nodes {
             let member = node.node_rank.and_then(|rank| world.members.get(rank as usize));
             if let (Some(member), Some(first)) = (member, node.first_rank) {
-                node.ranks = self.training.status_of(now, world.round, &member.node_id, first);
+                node.ranks = self.progress.status_of(now, world.round, &member.node_id, first);
                 if is_large {
                     node.ranks.sort_by_key(|rank| (!rank.slow, rank.step, rank.rank));
                     node.ranks.truncate(1);
@@ -259,6 +273,7 @@ impl JobMaster {
                 }
             }
         }
+        self.checkpoints.recorded(&event);
         let effects = self.job.handle(now, event.clone());
         for effect in &effects {
             if let Effect::Forget { node } | Effect::HangUp { node } | Effect::Refuse { node, .. } = effect {
@@ -282,36 +297,38 @@ impl JobMaster {
 
     /// Sends waiting nodes what has changed, or that nothing has. What is cheap is done at each event, the rest when
     /// it is due: thousands may be waiting.
-    fn send_progress(&mut self, now: Moment, output: &mut Output) {
+    fn send_pending(&mut self, now: Moment, output: &mut Output) {
         if !self.job.has_waiting() {
-            self.progress = ProgressSchedule::default();
+            self.pending_schedule = PendingSchedule::default();
             return;
         }
         let soon = now + TOGETHER;
-        let due =
-            self.progress.due.map_or(soon, |due| if output.journal.is_empty() { due } else { due.min(soon) });
+        let due = self
+            .pending_schedule
+            .due
+            .map_or(soon, |due| if output.journal.is_empty() { due } else { due.min(soon) });
         if now < due {
-            self.progress.due = Some(due);
+            self.pending_schedule.due = Some(due);
             return;
         }
         let Some((pending, waiting)) = self.job.pending(now) else {
-            self.progress = ProgressSchedule::default();
+            self.pending_schedule = PendingSchedule::default();
             return;
         };
-        let progress = &self.progress;
-        let is_new = progress.sent.as_ref().is_none_or(|(sent, to)| !sent.is_same(&pending) || to != waiting);
-        let again = progress.last_sent.map_or(now, |sent| sent + EVERY);
+        let schedule = &self.pending_schedule;
+        let is_new = schedule.sent.as_ref().is_none_or(|(sent, to)| !sent.is_same(&pending) || to != waiting);
+        let again = schedule.last_sent.map_or(now, |sent| sent + EVERY);
         if !is_new && now < again {
-            self.progress.due = Some(again);
+            self.pending_schedule.due = Some(again);
             return;
         }
         // A spare is notified once.
         let mut to = waiting.clone();
         let is_spare = matches!(pending, Pending::Spare { .. });
-        if is_spare && let Some((Pending::Spare { .. }, sent)) = &progress.sent {
+        if is_spare && let Some((Pending::Spare { .. }, sent)) = &schedule.sent {
             to.retain(|node| !sent.contains(node));
         }
-        self.progress = ProgressSchedule {
+        self.pending_schedule = PendingSchedule {
             sent: Some((pending.clone(), waiting.clone())),
             last_sent: Some(now),
             due: (!is_spare).then(|| now + EVERY),

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::training::RankState;
+use crate::progress::RankState;
 
 /// The most ranks of a job that are all listed.
 pub const MAX_RANKS: u32 = 1024;
@@ -40,6 +40,8 @@ pub struct JobStatus {
     pub last_failure: Option<FailureStatus>,
     /// The last hang.
     pub hang: Option<HangStatus>,
+    /// Checkpoints that nodes have in memory, by folder.
+    pub checkpoints: Vec<CheckpointStatus>,
     /// The last network check.
     pub check: Option<CheckStatus>,
     /// How the job ended; `None` while it has not.
@@ -260,6 +262,26 @@ pub struct TestStatus {
     pub result: String,
     /// Bytes a second between the nodes; `None` when nothing was measured.
     pub bytes_per_second: Option<f64>,
+}
+
+/// The checkpoints of one folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointStatus {
+    pub folder: String,
+    /// The newest step that every node has in memory, as they said last.
+    pub memory_step: Option<u64>,
+    /// The newest step that is complete on disk, as far as the job master knows.
+    pub disk_step: Option<u64>,
+    /// The newest step that is being written to disk.
+    pub writing: Option<CheckpointWriteStatus>,
+}
+
+/// A step that is being written to disk: how far all nodes together are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointWriteStatus {
+    pub step: u64,
+    pub bytes: u64,
+    pub total_bytes: u64,
 }
 
 /// How the job ended.

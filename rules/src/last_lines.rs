@@ -20,6 +20,9 @@ const MARK: usize = 64;
 /// Python's first line of a report of an exception.
 const TRACEBACK: &str = "Traceback (most recent call last):";
 
+/// How Python begins a frame of it.
+const FRAME: &str = "File \"";
+
 /// The lines of an output that are not blank, as a terminal would show them last.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Output {
@@ -41,12 +44,15 @@ impl Output {
         Self { lines: lines.collect(), is_whole }
     }
 
-    /// The last of the lines, within [`MAX_LINES`] and [`MAX_BYTES`]. The first says how many are missing, if any are.
+    /// The last of the lines, within [`MAX_LINES`] and [`MAX_BYTES`], from one on that can be read by itself. The first
+    /// says how many are missing, if any are.
     #[must_use]
     pub fn last(&self) -> Vec<String> {
-        let all = || self.lines.iter().map(|line| shortened(line, MAX_LINE));
+        // Of a line that began before the bytes that are known, there is only the end.
+        let broken = usize::from(!self.is_whole && self.lines.len() > 1);
+        let all = || self.lines.iter().skip(broken).map(|line| shortened(line, MAX_LINE));
         let bytes = all().map(|line| line.len() + 1).sum::<usize>();
-        if self.lines.len() <= MAX_LINES && bytes <= MAX_BYTES {
+        if broken == 0 && self.lines.len() <= MAX_LINES && bytes <= MAX_BYTES {
             return all().collect();
         }
         let mut left = MAX_BYTES - MARK;
@@ -59,11 +65,12 @@ impl Output {
                 fits.is_some()
             })
             .collect();
+        kept.reverse();
+        kept.drain(..first_readable(&kept));
         let cut = self.lines.len() - kept.len();
         let least = if self.is_whole { "" } else { "at least " };
         let noun = if cut == 1 { "line" } else { "lines" };
-        kept.push(format!("[{least}{cut} earlier {noun} cut]"));
-        kept.reverse();
+        kept.insert(0, format!("[{least}{cut} earlier {noun} cut]"));
         kept
     }
 
@@ -71,16 +78,44 @@ impl Output {
     /// (`is_mixed`), anything may come last: then only a line that looks like an error is one.
     #[must_use]
     pub fn error(&self, is_mixed: bool) -> Option<String> {
-        let begins = self.lines.iter().rposition(|line| unprefixed(line).trim_start() == TRACEBACK);
-        let exception = begins.and_then(|begins| {
-            let after = self.lines.iter().skip(begins + 1).map(|line| unprefixed(line));
-            // The frames are indented.
-            after.into_iter().find(|line| !line.starts_with([' ', '\t']))
-        });
+        let exception = exception(&self.lines).and_then(|at| self.lines.get(at)).map(|line| unprefixed(line));
         let last = || self.lines.last().map(|line| unprefixed(line));
         let last = || last().filter(|line| !is_mixed || is_error(line));
         exception.or_else(last).map(message)
     }
+}
+
+/// The place of the exception of the last traceback of Python.
+fn exception(lines: &[String]) -> Option<usize> {
+    let begins = lines.iter().rposition(|line| unprefixed(line).trim_start() == TRACEBACK)?;
+    let after = lines.iter().enumerate().skip(begins + 1);
+    after.into_iter().find(|(_, line)| !is_indented(line)).map(|(at, _)| at)
+}
+
+/// At most this many of the lines, where there is little room: the last ones, from one on that can be read by itself; but
+/// where the exception of the last traceback is before them, those from the exception on.
+#[must_use]
+pub fn excerpt(lines: &[String], most: usize) -> &[String] {
+    let start = lines.len().saturating_sub(most);
+    match exception(lines) {
+        Some(at) if at < start => &lines[at..(at + most).min(lines.len())],
+        _ => {
+            let last = &lines[start..];
+            &last[if start > 0 { first_readable(last) } else { 0 }..]
+        }
+    }
+}
+
+/// The first of the lines that is not the rest of an indented block, such as the code below a frame of a traceback; the
+/// first of all where each is.
+fn first_readable(lines: &[String]) -> usize {
+    let is_frame = |line: &str| unprefixed(line).trim_start().starts_with(FRAME);
+    lines.iter().position(|line| !is_indented(line) || is_frame(line)).unwrap_or(0)
+}
+
+/// As the frames of a traceback are.
+fn is_indented(line: &str) -> bool {
+    unprefixed(line).starts_with([' ', '\t'])
 }
 
 /// torch's processes of a group begin their lines with `[rank3]: `.
@@ -200,6 +235,50 @@ mod tests {
         );
         assert_eq!(last[19], "line 49");
         assert_eq!(Output::new(text.as_bytes(), false).last()[0], "[at least 31 earlier lines cut]");
+    }
+
+    /// A traceback of so many frames, each of three lines, after other output.
+    fn traceback(frames: usize) -> String {
+        let frames =
+            (0..frames).map(|frame| format!("  File \"f{frame}.py\", line 1\n    call()\n    ^^^^^^\n"));
+        format!("step 1\n{TRACEBACK}\n{}ValueError: boom\n", frames.collect::<String>())
+    }
+
+    #[test]
+    fn what_is_kept_of_a_long_traceback_begins_with_a_frame() {
+        let last = output(&traceback(7)).last();
+        assert_eq!((last.len(), &*last[0]), (20, "[5 earlier lines cut]"), "{last:#?}");
+        assert_eq!((&*last[1], &*last[19]), ("  File \"f1.py\", line 1", "ValueError: boom"), "{last:#?}");
+        let longer = format!("{}bye\n", traceback(7));
+        let last = output(&longer).last();
+        assert_eq!((last.len(), &*last[0]), (18, "[8 earlier lines cut]"), "{last:#?}");
+        assert_eq!(&*last[1], "  File \"f2.py\", line 1", "{last:#?}");
+    }
+
+    #[test]
+    fn the_end_of_a_line_whose_start_is_not_known_is_left_out() {
+        let last = Output::new(b"nd of a line\nValueError: boom\n", false).last();
+        assert_eq!(last, ["[at least 1 earlier line cut]", "ValueError: boom"]);
+        assert_eq!(Output::new(b"nd of the only line", false).last(), ["nd of the only line"]);
+    }
+
+    #[test]
+    fn an_excerpt_begins_where_it_can_be_read() {
+        let of = |text: &str, most| excerpt(&output(text).last(), most).to_vec();
+        assert_eq!(of(&traceback(2), 3), ["ValueError: boom"]);
+        assert_eq!(of(&traceback(2), 5)[0], "  File \"f1.py\", line 1");
+        let ranked = traceback(2).replace("\n", "\n[rank3]: ");
+        assert_eq!(of(ranked.trim_end_matches("[rank3]: "), 3), ["[rank3]: ValueError: boom"]);
+        // What a library prints after the exception.
+        let followed = format!("{}frame #0: a\nframe #1: b\nframe #2: c\n", traceback(2));
+        assert_eq!(of(&followed, 3), ["ValueError: boom", "frame #0: a", "frame #1: b"]);
+        assert_eq!(
+            of("usage: train.py [-h]\n     [--lr LR]\ntrain.py: error: no --x\n", 2),
+            ["train.py: error: no --x"]
+        );
+        assert_eq!(of("  a\n  b\n  c\n", 2), ["  b", "  c"], "all are indented");
+        assert_eq!(of("  a\nb\n", 2), ["  a", "b"], "all of it");
+        assert_eq!(of("", 3), Vec::<String>::new());
     }
 
     #[test]

@@ -1,10 +1,9 @@
 //! The decisions of the job and of a node. This crate has no IO, no clock, no environment and no randomness: the same
 //! events give the same effects, in the same order, on every run. Its `clippy.toml` enforces it.
 //!
-//! Every state machine here has one form:
+//! The state machines of a node and of the job have one form; smaller ones are parts of them and have methods of their own:
 //!
 //! ```text
-//! let (machine, effects) = Machine::new(...);
 //! machine.deadline()            -> Option<Moment>  // when to call handle(now, Deadline) if nothing happens first
 //! machine.handle(now, event)    -> Vec<Effect>     // in the order in which the shell must carry them out
 //! ```
@@ -14,10 +13,13 @@
 
 pub mod check_order;
 pub mod check_terms;
+mod checkpoint_watch;
+pub mod checkpoints;
 pub mod contacts;
 pub mod error_chain;
 pub mod failure;
 pub mod fence;
+pub mod hang;
 pub mod ids;
 pub mod job;
 pub mod job_master;
@@ -28,6 +30,8 @@ pub mod missing;
 pub mod node;
 pub mod notice;
 pub mod pending;
+pub mod progress;
+mod progress_watch;
 pub mod push;
 pub mod restart;
 pub mod root_cause;
@@ -37,9 +41,8 @@ pub mod stop_sequence;
 pub mod taint_key;
 pub mod taint_report;
 pub mod topology;
-pub mod training;
-mod training_watch;
 pub mod verdict;
+pub mod warm;
 pub mod worker_env;
 pub mod worker_group;
 pub mod world;

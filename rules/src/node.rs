@@ -2,13 +2,14 @@
 
 use std::{fmt, net::IpAddr, time::Duration};
 
+use checkpoint::message::ShardState;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     check_order::Checked,
     check_terms::CheckTerms,
+    hang::HangTerms,
     ids::{NodeId, NodeRank, Round, RunId},
-    training::HangTerms,
     world::Member,
 };
 
@@ -33,6 +34,8 @@ pub struct Terms {
     pub check: Option<CheckTerms>,
     /// When the job counts as hanging; `None`: that is not watched.
     pub hang: Option<HangTerms>,
+    /// When workers fail, the newest checkpoint that nodes have in memory is written to disk too.
+    pub save_at_breakpoint: bool,
 }
 
 impl Terms {
@@ -68,7 +71,7 @@ impl Terms {
         let differs =
             self.settings().into_iter().zip(theirs.settings()).find(|(ours, theirs)| ours != theirs);
         differs.map(|((name, ours), (_, theirs))| {
-            format!("the job has {name}={ours}, this node has {name}={theirs}")
+            format!("the job has {name}={ours}, the joining node has {name}={theirs}")
         })
     }
 
@@ -86,6 +89,7 @@ impl Terms {
         settings.extend(self.check.iter().flat_map(CheckTerms::settings));
         settings.push(("hang-detection", self.hang.is_some().to_string()));
         settings.extend(self.hang.iter().flat_map(HangTerms::settings));
+        settings.push(("save-at-breakpoint", self.save_at_breakpoint.to_string()));
         settings
     }
 }
@@ -140,6 +144,8 @@ pub struct JoinRequest {
     pub checked: Option<Checked>,
     /// The port at which its launcher answers other launchers; 0: none.
     pub question_port: u16,
+    /// The checkpoints that it has in memory.
+    pub shards: Vec<ShardState>,
 }
 
 impl JoinRequest {
@@ -173,16 +179,39 @@ impl JoinRequest {
 /// A node's name for people: `node rank 2 (host-a, 10.0.0.3)`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeName {
-    /// The node rank it asked for, or has.
+    /// Its node rank, else the one it asked for.
     pub rank: Option<NodeRank>,
     pub host: String,
     pub address: String,
+    /// Empty for several nodes of which nothing is known, which `host` describes.
     pub node_id: NodeId,
+}
+
+impl NodeName {
+    /// Members of a round that have not reported to this master.
+    #[must_use]
+    pub fn of_unknown_members(round: Round) -> Self {
+        Self {
+            rank: None,
+            host: format!("unknown members of round {round}"),
+            address: String::new(),
+            node_id: NodeId(String::new()),
+        }
+    }
+
+    /// Whether it names several nodes.
+    #[must_use]
+    pub fn is_plural(&self) -> bool {
+        self.node_id.0.is_empty() && self.rank.is_none() && self.address.is_empty()
+    }
 }
 
 impl fmt::Display for NodeName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rank, host, address, node_id } = self;
+        if self.is_plural() {
+            return f.write_str(host);
+        }
         match rank {
             Some(rank) => write!(f, "node rank {rank} ")?,
             None => f.write_str("a node ")?,
@@ -224,6 +253,7 @@ mod tests {
             require_uniform: false,
             check: None,
             hang: None,
+            save_at_breakpoint: false,
         }
     }
 
@@ -244,7 +274,7 @@ mod tests {
         assert_eq!(terms(2, 4, 1).difference(&terms(2, 4, 1)), None);
         assert_eq!(
             terms(2, 4, 1).difference(&terms(1, 3, 1)).unwrap(),
-            "the job has nnodes=2:4, this node has nnodes=1:3"
+            "the job has nnodes=2:4, the joining node has nnodes=1:3"
         );
     }
 

@@ -6,12 +6,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     check_order::{CheckOrder, CheckRound, Partner, Test},
+    checkpoints::CheckpointNotice,
     failure::WorkerFailure,
-    fence::Finding,
+    fence::FenceFinding,
+    hang::HangNotice,
     ids::{Attempt, LocalRank},
     pending::Pending,
-    signal_name::signal_text,
-    training::HangNotice,
+    signal_name::{SIGINT, signal_text},
+    taint_report::numbered,
+    warm::WarmNotice,
     world::Assignment,
 };
 use diagnosis::{
@@ -29,8 +32,8 @@ pub enum Notice {
     Stopping { signal: i32, grace: Duration },
     /// The second signal, or the end of the grace period.
     Killing,
-    /// The round is over on every node.
-    Regrouping { why: String },
+    /// The round is over: on every node, or this one was not in it any more.
+    Regrouping { why: String, on_all: bool },
     /// The failure of this node's workers is secondary.
     Secondary { why: String },
     /// There is no assignment yet.
@@ -55,12 +58,18 @@ pub enum Notice {
     StoreNotReached { missing: Vec<LocalRank>, waited: Duration },
     /// The node is assigned to a round with other nodes.
     Assigned(Assignment),
+    /// No worker of this node has shown progress for so long since its start, so a hang would not be noticed.
+    ProgressMissing { waited: Duration },
     /// The job hangs.
     Hang(HangNotice),
     /// The master ordered the stacks of the workers while they are being taken.
     DumpIsRunning,
     /// The master ordered the stacks of the workers after so many dumps within this time.
     TooManyDumps { dumps: usize, interval: Duration },
+    /// The template of warm workers.
+    Warm(WarmNotice),
+    /// Checkpoints in memory.
+    Checkpoints(CheckpointNotice),
     /// What follows from it on this node, whose ranks are named.
     RestartAfterHang { then: RestartDecision },
     /// The stream to the master broke, or could not be opened.
@@ -74,7 +83,7 @@ pub enum Notice {
     /// So many of the launchers that were asked have lost the master too.
     MasterDead { lost: u32, of: u32 },
     /// This node may be cut off, and its workers are killed: so long ago was the last contact with the master.
-    Fenced { silent: Duration, found: Option<Finding>, limit: Duration },
+    Fenced { silent: Duration, found: Option<FenceFinding>, limit: Duration },
 }
 
 /// What follows once the old workers are gone.
@@ -98,7 +107,16 @@ impl fmt::Display for Notice {
                     RestartDecision::Fail { max_restarts } => write!(f, "; not restarting (max restarts: {max_restarts})"),
                 }
             }
+            Self::ProgressMissing { waited } => write!(
+                f,
+                "no worker of this node has shown progress within {} s of its start, so a hang would not be noticed: call \
+                 dlrover_run.progress(step) in the script, or write the step to the file DLROVER_PROGRESS_FILE \
+                 (docs/progress.md)",
+                waited.as_secs_f64()
+            ),
             Self::Hang(notice) => notice.fmt(f),
+            Self::Warm(notice) => notice.fmt(f),
+            Self::Checkpoints(notice) => notice.fmt(f),
             Self::RestartAfterHang { then: RestartDecision::Restart { next, max_restarts } } => {
                 write!(f, "restarting all workers because of the hang (restart {next} of {max_restarts})")
             }
@@ -106,11 +124,11 @@ impl fmt::Display for Notice {
                 write!(f, "not restarting after the hang (max restarts: {max_restarts})")
             }
             Self::DumpIsRunning => f.write_str(
-                "the job master ordered the stacks of the workers while they are being taken; ignoring that",
+                "the job master requested the workers' stacks while they were being taken; ignoring the request",
             ),
             Self::TooManyDumps { dumps, interval } => write!(
                 f,
-                "the job master ordered the stacks of the workers again after {} within {} s; ignoring that",
+                "the job master requested the workers' stacks again after {} within {} s; ignoring the request",
                 counted(*dumps, "dump"),
                 interval.as_secs_f64()
             ),
@@ -119,11 +137,13 @@ impl fmt::Display for Notice {
                 "forwarded {} to the workers; waiting up to {} s ({} again to kill them)",
                 signal_text(*signal),
                 grace.as_secs_f64(),
-                // Ctrl-C is SIGINT.
-                if *signal == 2 { "press Ctrl-C" } else { "send it" }
+                if *signal == SIGINT { "press Ctrl-C" } else { "send it" }
             ),
             Self::Killing => f.write_str("killing the remaining processes"),
-            Self::Regrouping { why } => write!(f, "{why}; all nodes restart their workers"),
+            Self::Regrouping { why, on_all: true } => write!(f, "{why}; all nodes restart their workers"),
+            Self::Regrouping { why, on_all: false } => {
+                write!(f, "{why}; this node stops its workers and joins again")
+            }
             Self::Secondary { why } => {
                 write!(f, "{why}; the failure on this node followed from it and uses no restart")
             }
@@ -203,18 +223,18 @@ impl fmt::Display for Notice {
             Self::Fenced { silent, found, limit } => {
                 write!(f, "no contact with the job master for {} s, and ", silent.as_secs())?;
                 match found {
-                    Some(Finding::CutOff) => f.write_str("another node of the round still reaches it")?,
-                    Some(Finding::Alone { lost, of }) => {
-                        write!(f, "no majority of the nodes reports it lost ({lost} of {of})")?;
+                    Some(FenceFinding::CutOff) => f.write_str("another node of the round still reaches the master")?,
+                    Some(FenceFinding::Alone { lost, of }) => {
+                        write!(f, "only {lost} of {} report the master lost", counted(*of, "node"))?;
                     }
-                    Some(Finding::MasterDead { .. } | Finding::MasterGone) | None => {
-                        f.write_str("the other nodes did not confirm in time that they lost it too")?;
+                    Some(FenceFinding::MasterDead { .. } | FenceFinding::MasterGone) | None => {
+                        f.write_str("the other nodes did not confirm in time that they have lost the master")?;
                     }
                 }
                 write!(
                     f,
                     ": this node may be cut off, so its workers are killed before the job continues \
-                     without it; it tries to reach the master for {} s and joins again when it does",
+                     without it; the node retries for {} s and joins again when it reaches the master",
                     limit.as_secs_f64()
                 )
             }
@@ -268,10 +288,7 @@ fn testing(order: &CheckOrder, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
     for (index, Partner { number, name, address, .. }) in partners.iter().enumerate() {
         let comma = if index == 0 { "" } else { " and " };
-        match name.host.is_empty() || name.host == *address {
-            true => write!(f, "{comma}node {number} ({address})")?,
-            false => write!(f, "{comma}node {number} ({}, {address})", name.host)?,
-        }
+        write!(f, "{comma}{}", numbered(*number, name.rank, &name.host, address))?;
     }
     Ok(())
 }

@@ -109,7 +109,7 @@ impl fmt::Display for Pending {
                 )?;
                 let lease = lease.as_secs_f64();
                 let rank = match nodes.as_slice() {
-                    [NodeName { rank, .. }] if *more == 0 => *rank,
+                    [node] if *more == 0 && !node.is_plural() => node.rank,
                     _ => {
                         return write!(
                             f,
@@ -136,7 +136,7 @@ impl fmt::Display for Pending {
             Self::OtherJob { point } => write!(
                 f,
                 "waiting: {point}; the first of the two jobs with enough nodes is served; give every node of \
-                 a job the same command line"
+                 a job the same command line and environment"
             ),
         }
     }
@@ -145,7 +145,7 @@ impl fmt::Display for Pending {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::NodeRank;
+    use crate::ids::{NodeRank, Round};
 
     #[test]
     fn the_line_has_missing_ranks_and_times() {
@@ -167,5 +167,21 @@ mod tests {
         let soon = pending(3, None, Some(Duration::from_millis(1400)));
         assert_eq!(soon.to_string(), "3 of 2-4 nodes joined; starting in 2 s unless more join");
         assert!(soon.is_same(&pending(3, None, Some(Duration::ZERO))));
+    }
+
+    #[test]
+    fn unknown_members_are_several() {
+        let pending = |node: NodeName| {
+            let (lease, waited, limit) = (15, 3, 600);
+            let [lease, waited, limit] = [lease, waited, limit].map(Duration::from_secs);
+            Pending::Fenced { nodes: vec![node], more: 0, lease, waited, limit }.to_string()
+        };
+        let unknown = pending(NodeName::of_unknown_members(Round(3)));
+        let start = "waiting for unknown members of round 3, which may still run workers (3 s of 600 s). The job \
+                     continues without them 15 s after their last messages";
+        assert!(unknown.starts_with(start), "{unknown}");
+        let node_id = crate::NodeId("a".into());
+        let known = NodeName { rank: Some(NodeRank(5)), node_id, ..NodeName::of_unknown_members(Round(3)) };
+        assert!(pending(known).ends_with("start a replacement with NODE_RANK=5"));
     }
 }

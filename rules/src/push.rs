@@ -1,15 +1,16 @@
 //! What the job master sends to a node without being asked: [`crate::job`] decides it, [`crate::worker_group`] receives
 //! it, and `master-proto` carries it.
 
+use checkpoint::job::Order;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     check_order::{CheckOrder, CheckRound},
+    hang::HangNotice,
     ids::Round,
     job,
     pending::Pending,
     root_cause::RootCause,
-    training::HangNotice,
     verdict::JobVerdict,
     world::Assignment,
 };
@@ -21,8 +22,8 @@ pub enum Push {
     /// Serve the store of this round, which is complete; on another port than before, when workers of a lost node may
     /// still use the old one.
     Host { round: Round, fresh_port: bool },
-    /// The node's seat in a round.
-    Seat(Assignment),
+    /// The node's place in a round.
+    Assigned(Assignment),
     /// The round is over for all its members: stop the workers and join again. `is_secondary`: a failure of this node's
     /// own workers follows from it, and is not counted.
     Regroup { round: Round, why: String, is_secondary: bool },
@@ -32,7 +33,7 @@ pub enum Push {
     RootCause(Box<RootCause>),
     /// The job is over.
     JobEnd(JobVerdict),
-    /// Why there is no seat yet.
+    /// Why there is no assignment yet.
     Pending(Pending),
     /// Take part in a test.
     Check(CheckOrder),
@@ -46,6 +47,8 @@ pub enum Push {
     DumpStacks { round: Round, episode: u32 },
     /// The job hangs.
     Hang(HangNotice),
+    /// What is to be done with a checkpoint.
+    Checkpoint(Order),
 }
 
 impl Push {

@@ -1,5 +1,8 @@
 //! Names of Linux's signals (`signal(7)`; the numbers of x86-64 and arm64).
 
+/// What a terminal sends at Ctrl-C.
+pub const SIGINT: i32 = 2;
+
 /// `SIGTERM` for 15. Of the real-time signals only the first and the last have a name, as in Python.
 #[must_use]
 pub fn signal_name(signal: i32) -> Option<&'static str> {
@@ -49,6 +52,13 @@ pub fn signal_text(signal: i32) -> String {
     signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
 }
 
+/// The signal by which a launcher is stopped: `SIGTERM`, `SIGINT (Ctrl-C)`.
+#[must_use]
+pub fn stop_signal(signal: i32) -> String {
+    let name = signal_text(signal);
+    if signal == SIGINT { name + " (Ctrl-C)" } else { name }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,5 +71,6 @@ mod tests {
         assert_eq!(signal_name(31), Some("SIGSYS"));
         assert_eq!((signal_name(0), signal_name(32), signal_name(-1)), (None, None, None));
         assert_eq!(signal_text(40), "signal 40");
+        assert_eq!([stop_signal(2), stop_signal(15)], ["SIGINT (Ctrl-C)", "SIGTERM"]);
     }
 }

@@ -75,22 +75,27 @@ impl CheckedNode {
         }
     }
 
-    /// Its number in the check, its host and its address: `node 4 (host-e, 10.0.0.4)`.
     pub(crate) fn name(&self, number: u32) -> String {
-        let Self { host, ip, .. } = self;
-        if host.is_empty() || host == ip {
-            format!("node {number} ({ip})")
-        } else {
-            format!("node {number} ({host}, {ip})")
-        }
+        numbered(number, self.rank, &self.host, &self.ip)
     }
+}
+
+/// The name of a node by its number in the check: `node number 4 (host-e, 10.0.0.4)`, and with its node rank where
+/// that is another.
+pub(crate) fn numbered(number: u32, rank: Option<NodeRank>, host: &str, address: &str) -> String {
+    let rank = rank.filter(|rank| rank.0 != number).map(|rank| format!("node rank {rank}"));
+    let host = (!host.is_empty() && host != address).then(|| host.to_owned());
+    let facts: Vec<String> = rank.into_iter().chain(host).chain([address.to_owned()]).collect();
+    format!("node number {number} ({})", facts.join(", "))
 }
 
 impl TaintReport {
     /// The name of the node of this number.
     #[must_use]
     pub fn name(&self, number: u32) -> String {
-        self.nodes.get(number as usize).map_or_else(|| format!("node {number}"), |node| node.name(number))
+        self.nodes
+            .get(number as usize)
+            .map_or_else(|| format!("node number {number}"), |node| node.name(number))
     }
 
     /// The name of a rack's switch.

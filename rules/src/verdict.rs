@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ids::NodeRank, missing::Missing, node::NodeName};
+use crate::{ids::NodeRank, missing::Missing, node::NodeName, signal_name::stop_signal};
 use diagnosis::{counted::counted, network_check::CHECK_COMMAND};
 
 /// How the whole job ended.
@@ -41,13 +41,13 @@ pub enum JobFailure {
         node: NodeName,
         /// How often it may be replaced.
         limit: u32,
-        /// How its last holder was lost.
+        /// How its last holder has left the job: `was lost: ...`.
         reason: String,
     },
     /// The launcher that served the job master was stopped.
     MasterLeft { node: NodeName, reason: String },
-    /// Every node left.
-    Deserted,
+    /// The launcher that served the job master was stopped by this signal, and no other node was left.
+    Stopped { signal: i32 },
     /// A check could not decide which of some nodes is at fault.
     Inconclusive {
         /// The first of them.
@@ -121,7 +121,12 @@ impl fmt::Display for JobFailure {
         match self {
             Self::Node { node, reason } => write!(f, "{node} failed: {reason}"),
             Self::TimedOut { joined, needed, waited, missing, losses, refused } => {
-                write!(f, "{joined} of {needed} nodes joined within {} s", waited.as_secs_f64())?;
+                write!(
+                    f,
+                    "{joined} of {} joined within {} s",
+                    counted(*needed, "node"),
+                    waited.as_secs_f64()
+                )?;
                 if let Some(missing) = missing.as_ref().filter(|missing| !missing.is_empty()) {
                     write!(f, "; missing node ranks: {missing}")?;
                 }
@@ -130,34 +135,36 @@ impl fmt::Display for JobFailure {
                 }
                 refused.as_ref().map_or(Ok(()), |refused| write!(f, "; {refused}"))
             }
-            Self::Exhausted { rank, node, limit, reason } => {
-                let node = NodeName { rank: Some(*rank), ..node.clone() };
-                write!(f, "{node} was lost: {reason}; not replaced ({limit} of {limit} replacements used)")
+            Self::Exhausted { node, limit, reason, .. } => {
+                write!(f, "{node} {reason}; not replaced ({limit} of {limit} replacements used)")
             }
             Self::MasterLeft { node, reason } => {
                 write!(f, "{node}, whose launcher served the job master, left: {reason}")
             }
-            Self::Deserted => f.write_str("every node left the job"),
+            Self::Stopped { signal } => write!(f, "the launcher was stopped by {}", stop_signal(*signal)),
             Self::Inconclusive { named, of, nodes, why } => {
-                write!(
-                    f,
-                    "the network check failed and cannot tell which of these {of} nodes (of {nodes} checked) is at \
-                     fault: "
-                )?;
-                for (index, node) in named.iter().enumerate() {
-                    write!(f, "{}{node}", if index == 0 { "" } else { ", " })?;
+                f.write_str("the network check is inconclusive and cannot tell ")?;
+                let names = named.iter().map(NodeName::to_string).collect::<Vec<_>>().join(", ");
+                match of {
+                    1 => write!(f, "whether {names} (1 of {} checked) is at fault", counted(*nodes, "node"))?,
+                    _ => write!(f, "which of these {of} nodes (of {nodes} checked) is at fault: {names}")?,
                 }
                 if !why.is_empty() {
-                    write!(f, "; the first of them {why}")?;
+                    write!(f, "; {} {why}", if *of == 1 { "it" } else { "the first of them" })?;
                 }
                 f.write_str("; no node is tainted. ")?;
-                f.write_str(match why.contains(CHECK_COMMAND) {
-                    // It may fail for reasons of its own, and on every node.
-                    true => {
-                        "Run the check command by hand on each of these nodes first, then check the network \
-                        between them"
+                // The command may fail for reasons of its own, and on every node.
+                f.write_str(match (why.contains(CHECK_COMMAND), of) {
+                    (true, 1) => {
+                        "Run the check command by hand on this node first, then check the network between it and \
+                         the others"
                     }
-                    false => "Check these nodes first, then the network between them",
+                    (true, _) => {
+                        "Run the check command by hand on each of these nodes first, then check the network \
+                         between them"
+                    }
+                    (false, 1) => "Check this node first, then the network between it and the others",
+                    (false, _) => "Check these nodes first, then the network between them",
                 })?;
                 f.write_str(". With one more healthy node, the check could decide")
             }
@@ -171,7 +178,7 @@ impl fmt::Display for JobFailure {
                         write!(f, ", without {node}, whose launcher serves the job master")?;
                     }
                 }
-                f.write_str("; no node is tainted for it. Check the switches and cables on that path first")
+                f.write_str("; no node is tainted. Check the switches and cables on the broken paths first")
             }
             Self::MassFailure { faults, limit, nodes } => write!(
                 f,

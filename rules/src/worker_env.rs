@@ -20,6 +20,8 @@ pub struct EnvSettings {
     pub nccl_async_error_handling: Option<String>,
     /// `DLROVER_LAUNCHER_ID`: marks every process this launcher starts.
     pub launcher_id: String,
+    /// `DLROVER_CKPT_SOCK`: where workers reach the saver of this node; `None`: they cannot.
+    pub checkpoint_socket: Option<String>,
     /// The devices for a virtual local rank; `None` when it is off.
     pub virtual_local_rank: Option<VisibleDevices>,
     /// `TORCH_ELASTIC_WORKER_IDENTICAL=1`: ranks by multiplication, as torchrun's shortcut.
@@ -101,6 +103,9 @@ pub fn worker_env(
         // Grows with every generation on every node; the restart count is each node's own.
         ("DLROVER_ROUND", assignment.round.to_string()),
     ];
+    if let Some(socket) = &settings.checkpoint_socket {
+        env.push(("DLROVER_CKPT_SOCK", socket.clone()));
+    }
     if assignment.restore_from_disk {
         env.push(("DLROVER_RESTORE", "disk".into()));
     }
@@ -150,6 +155,7 @@ mod tests {
             signals_to_handle: "SIGTERM,SIGINT,SIGHUP,SIGQUIT".into(),
             nccl_async_error_handling: None,
             launcher_id: "id".into(),
+            checkpoint_socket: None,
             virtual_local_rank: None,
             identical_workers: false,
         }
@@ -171,6 +177,7 @@ mod tests {
             master_port: 34697,
             restore_from_disk: false,
             fence: None,
+            restore: Vec::new(),
         }
     }
 
@@ -236,6 +243,12 @@ mod tests {
         };
         assert!(env(true).ends_with("DLROVER_ROUND=0\nDLROVER_RESTORE=disk\n"));
         assert!(env(false).ends_with("DLROVER_ROUND=0\n"));
+    }
+
+    #[test]
+    fn a_worker_finds_the_saver() {
+        let settings = EnvSettings { checkpoint_socket: Some("@s".into()), ..settings() };
+        assert!(made(&settings, assignment(0), 0).unwrap().ends_with("DLROVER_CKPT_SOCK=@s\n"));
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! The stream to the master may break at any time and comes back by itself. The workers are not affected; what this
 //! node had to report is sent again from its state on [`Event::MasterBack`], so no message is lost.
 
+mod checkpoints;
 mod checks;
 mod dumps;
 mod event;
@@ -20,6 +21,7 @@ mod inventory;
 mod leaving;
 mod local_workers;
 mod master;
+mod progress;
 mod regroup;
 mod share_watch;
 mod stale_events;
@@ -27,20 +29,22 @@ mod starting;
 mod stopping;
 #[cfg(test)]
 mod tests;
-mod training;
+mod warm;
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::checkpoints::{SAVE_TIMEOUT, STATE_TIMEOUT};
 pub use self::event::{Effect, Event, Limits, WorkerExit};
 use self::{
-    checks::Checks, dumps::Dumps, inventory::Accelerators, local_workers::LocalWorkers, master::MasterStream,
-    stopping::AfterStop, training::Training,
+    checkpoints::Checkpoints, checks::Checks, dumps::Dumps, inventory::Accelerators,
+    local_workers::LocalWorkers, master::MasterStream, progress::WorkersProgress, stopping::AfterStop,
+    warm::Warm,
 };
 use crate::{
     failure::{Failure, Outcome, WorkerFailure},
-    fence::{Fence, Finding},
+    fence::{Fence, FenceFinding},
     ids::{Attempt, LocalRank, Round},
     job::{Claim, NodeEnd, WorkersState},
     notice::{Notice, RestartDecision},
@@ -89,6 +93,13 @@ enum State {
         since: Moment,
         is_farewell: bool,
     },
+    /// Everything is settled, and the saver writes to disk what is not there yet.
+    Saving {
+        outcome: Outcome,
+        /// When it is said that this takes time; `None`: it was.
+        tell: Option<Moment>,
+        until: Moment,
+    },
     Done,
 }
 
@@ -125,14 +136,18 @@ pub struct WorkerGroup {
     /// The lease of the workers of the last assignment.
     fence: Option<Fence>,
     /// The result of asking the jurors since then.
-    finding: Option<Finding>,
+    finding: Option<FenceFinding>,
     /// The user was notified that the master counts as dead.
     is_death_shown: bool,
     /// The last round that is over: the node was assigned to a later one.
     over: Option<Round>,
     start_watch: StartWatch,
-    training: Training,
+    progress: WorkersProgress,
+    /// The user was notified that no worker shows progress.
+    is_missing_progress_shown: bool,
     dumps: Dumps,
+    warm: Warm,
+    checkpoints: Checkpoints,
     /// The failure that ended the job, as the master has it.
     root_cause: Option<Box<RootCause>>,
     state: State,
@@ -161,8 +176,11 @@ impl WorkerGroup {
             is_death_shown: false,
             over: None,
             start_watch: StartWatch::default(),
-            training: Training::default(),
+            progress: WorkersProgress::default(),
+            is_missing_progress_shown: false,
             dumps: Dumps::default(),
+            warm: Warm::default(),
+            checkpoints: Checkpoints::default(),
             root_cause: None,
             state: State::Joining { since: Moment::START },
         }
@@ -172,21 +190,29 @@ impl WorkerGroup {
     #[must_use]
     pub fn deadline(&self) -> Option<Moment> {
         let start = self.start_watch.deadline().filter(|_| matches!(self.state, State::Running(_)));
-        [self.state_deadline(), self.fence_deadline(), start].into_iter().flatten().min()
+        let due = [
+            self.state_deadline(),
+            self.fence_deadline(),
+            start,
+            self.warm_deadline(),
+            self.checkpoint_deadline(),
+        ];
+        due.into_iter().flatten().min()
     }
 
     fn state_deadline(&self) -> Option<Moment> {
         match &self.state {
             // While the stream is open, the master has the deadline of the rendezvous.
             State::Joining { since } => {
-                let (due, told) = self.away_until(*since)?;
-                Some(due.min(told))
+                let (due, next_notice) = self.away_until(*since)?;
+                Some(due.min(next_notice))
             }
             State::Preparing(_) | State::Running(_) | State::Done => None,
             State::Stopping { sequence, .. } => Some(sequence.deadline()),
             State::AwaitingRootCause { until, .. } => Some(*until),
             State::Leaving { since, is_farewell: true, .. } => Some(*since + FAREWELL_TIMEOUT),
             State::Leaving { since, is_farewell: false, .. } => self.away_until(*since).map(|(due, _)| due),
+            State::Saving { tell, until, .. } => Some(tell.unwrap_or(*until).min(*until)),
         }
     }
 
@@ -265,8 +291,14 @@ impl WorkerGroup {
             Event::InventoryTaken { inventory } => self.on_inventory_taken(inventory),
             Event::GpuError { gpu, code } => self.on_gpu_error(gpu, code),
             Event::GpuMemory { uses } => self.on_gpu_memory(&uses),
-            Event::TrainingSampled { samples, .. } => self.on_training_sampled(now, samples),
+            Event::ProgressSampled { samples, .. } => self.on_progress_sampled(now, samples),
             Event::StacksTaken => self.on_stacks_taken(),
+            Event::TemplateReady { .. } => self.on_template_ready(now),
+            Event::TemplateUnfit { reason } => self.on_template_unfit(now, reason),
+            Event::TemplateRefused { reason } => self.on_template_refused(reason),
+            Event::SaverWanted => self.on_saver_wanted(now),
+            Event::SaverSaid { said } => self.on_saver_said(now, *said),
+            Event::SaverEnded { reason } => self.on_saver_ended(now, reason),
             Event::WorkerExited { exit, oom_kills, .. } => self.on_worker_exited(now, exit, oom_kills),
             Event::StoreReached { workers, is_unsure, .. } => {
                 self.start_watch.reached(&workers, is_unsure);
@@ -277,7 +309,7 @@ impl WorkerGroup {
             Event::Forwarded { signal } => self.on_forwarded(signal),
             Event::MasterBack => self.on_master_back(now),
             Event::MasterAway { reason } => self.on_master_away(now, reason),
-            Event::EndNoted => self.on_end_noted(),
+            Event::EndNoted => self.on_end_noted(now),
             Event::GuardDied { cause } => self.on_guard_died(now, cause),
             Event::Deadline => self.on_deadline(now),
         }
@@ -286,7 +318,7 @@ impl WorkerGroup {
     fn on_pushed(&mut self, now: Moment, push: Push) -> Vec<Effect> {
         match push {
             Push::Host { round, fresh_port } => self.on_host_requested(round, fresh_port),
-            Push::Seat(assignment) => self.on_assigned(now, assignment),
+            Push::Assigned(assignment) => self.on_assigned(now, assignment),
             Push::Pending(pending) => vec![Effect::Notify(Notice::Pending(pending))],
             Push::Check(order) => self.on_check_ordered(now, order),
             Push::CancelCheck(at) => self.on_check_cancelled(at),
@@ -301,6 +333,7 @@ impl WorkerGroup {
             Push::JobEnd(verdict) => self.on_job_ended(now, verdict),
             Push::DumpStacks { round, episode } => self.on_dump_ordered(now, round, episode),
             Push::Hang(notice) => self.on_hang(now, notice),
+            Push::Checkpoint(order) => self.on_checkpoint_order(order),
         }
     }
 
@@ -316,7 +349,8 @@ impl WorkerGroup {
             | State::Running(_)
             | State::Stopping { .. }
             | State::AwaitingRootCause { .. }
-            | State::Leaving { .. } => self.last.as_ref().map(|last| last.round),
+            | State::Leaving { .. }
+            | State::Saving { .. } => self.last.as_ref().map(|last| last.round),
         }
     }
 
@@ -326,9 +360,9 @@ impl WorkerGroup {
         if exit.cause.is_success() {
             self.start_watch.succeeded(exit.local_rank);
         }
-        self.training.ended(exit.local_rank);
+        self.progress.ended(exit.local_rank);
         // Also of the last one, of which nothing is sampled any more.
-        let report = self.report_training(now);
+        let report = self.report_progress(now);
         match &mut self.state {
             State::Running(workers) => match workers.record(&exit, oom_kills) {
                 None if workers.alive.is_empty() => {
@@ -351,6 +385,7 @@ impl WorkerGroup {
             | State::Preparing(_)
             | State::AwaitingRootCause { .. }
             | State::Leaving { .. }
+            | State::Saving { .. }
             | State::Done => Vec::new(),
         }
     }
@@ -362,7 +397,7 @@ impl WorkerGroup {
                 (AfterStop::Rejoin(next), RestartDecision::Restart { next, max_restarts })
             }
             AfterFailure::GiveUp => {
-                (AfterStop::FailWithWorkers { told: now }, RestartDecision::Fail { max_restarts })
+                (AfterStop::FailWithWorkers { reported: now }, RestartDecision::Fail { max_restarts })
             }
         };
         let (reason, gives_up) = (failure.to_string(), matches!(then, AfterStop::FailWithWorkers { .. }));
@@ -377,8 +412,11 @@ impl WorkerGroup {
     }
 
     fn on_deadline(&mut self, now: Moment) -> Vec<Effect> {
-        let ask = self.ask(now);
-        ask.into_iter().chain(self.on_state_deadline(now)).collect()
+        let mut effects: Vec<Effect> = self.ask(now).into_iter().collect();
+        effects.extend(self.on_warm_deadline(now));
+        effects.extend(self.on_checkpoint_deadline(now));
+        effects.extend(self.on_state_deadline(now));
+        effects
     }
 
     fn on_state_deadline(&mut self, now: Moment) -> Vec<Effect> {
@@ -393,6 +431,7 @@ impl WorkerGroup {
             }
             State::AwaitingRootCause { .. } => Vec::new(),
             State::Leaving { .. } | State::Joining { .. } => self.on_timeout_over(now),
+            State::Saving { .. } => self.on_saving_deadline(now),
             State::Running(_) => self.start_watch.expired(now).map(Effect::Notify).into_iter().collect(),
             State::Preparing(_) | State::Done => Vec::new(),
         }

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, ops::Range};
 
+use checkpoint::message::RestorePoint;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -41,6 +42,8 @@ pub struct World {
     pub master_port: u16,
     /// When its workers may run without the master; `None`: always.
     pub fence: Option<FenceTerms>,
+    /// What its workers restore of checkpoints that nodes have in memory.
+    pub restore: Vec<RestorePoint>,
 }
 
 /// What one node needs to know of a round. At most some 3 KiB on the wire, however large the world is.
@@ -72,6 +75,9 @@ pub struct Assignment {
     pub restore_from_disk: bool,
     /// When its workers may run without the master; `None`: always.
     pub fence: Option<FenceTerms>,
+    /// What all workers of the round restore of checkpoints that nodes have in memory; of any other folder, what is on
+    /// disk.
+    pub restore: Vec<RestorePoint>,
 }
 
 /// The ranks and sizes that torchrun gives a worker.
@@ -156,6 +162,7 @@ impl World {
                 master_port: self.master_port,
                 restore_from_disk: member.restore_from_disk,
                 fence: self.fence.clone(),
+                restore: self.restore.clone(),
             };
             first_rank = first_rank.saturating_add(member.local_world_size);
             *first_role_rank = first_role_rank.saturating_add(member.local_world_size);
@@ -209,7 +216,14 @@ mod tests {
 
     fn world(members: &[(&str, u32, &str)]) -> World {
         let members = members.iter().map(|(id, size, role)| member(id, *size, role)).collect();
-        World { round: Round(0), members, master_addr: "localhost".into(), master_port: 1, fence: None }
+        World {
+            round: Round(0),
+            members,
+            master_addr: "localhost".into(),
+            master_port: 1,
+            fence: None,
+            restore: Vec::new(),
+        }
     }
 
     #[test]

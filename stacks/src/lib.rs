@@ -8,6 +8,7 @@
 pub mod document;
 pub mod dump_name;
 pub mod files;
+pub mod folder;
 pub mod folding;
 pub mod merged;
 pub mod model;
@@ -24,6 +25,7 @@ mod words;
 pub use document::{ReadError, read};
 pub use dump_name::DumpName;
 pub use files::files;
+pub use folder::StackFolder;
 pub use folding::Ranks;
 pub use merged::Merged;
 pub use model::{Frame, RankDump, Thread};

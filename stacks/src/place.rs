@@ -177,7 +177,7 @@ fn reads_socket(dump: &RankDump, frames: &[Frame]) -> bool {
 }
 
 /// The name of a function without the class or function it is defined in: py-spy prints `Tensor.backward`.
-fn last_name(function: &str) -> &str {
+pub(crate) fn last_name(function: &str) -> &str {
     function.rsplit('.').next().unwrap_or(function)
 }
 

@@ -56,7 +56,7 @@ fn a_damaged_journal_is_refused_and_a_master_without_it_takes_the_job_over() {
     // As it says.
     fs::remove_file(&path).expect("our own folder");
     job.restart_master(&["--reconnect-grace=20", &state]);
-    let _said = job.await_master_log("took over round 0 of 2 nodes");
+    let _said = job.await_master_log("took over round 0 (2 nodes)");
     job.ends_well(nodes);
     assert_eq!(job.ran(), [(0, 0), (0, 1)], "no worker was restarted");
 }

@@ -4,7 +4,7 @@
 //! are in which round and wait for a file. The harness is `support::cluster`; it also asserts that no process is left
 //! behind, also by a launcher that was killed.
 //!
-//! * [`rendezvous`]: which nodes make a round, and with which ranks; [`spares`]: which wait for a seat.
+//! * [`rendezvous`]: which nodes make a round, and with which ranks; [`spares`]: which wait for a free place.
 //! * [`waiting`]: what is printed meanwhile, and for how long; [`refusals`]: which nodes are refused.
 //! * [`meeting`]: the lines by which nodes find each other.
 //! * [`failures`]: workers fail; [`losses`]: nodes do; [`replacements`]: others take their place.

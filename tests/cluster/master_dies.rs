@@ -139,7 +139,7 @@ fn a_master_without_a_journal_asks_the_nodes_and_none_restarts() {
         let _away = job.await_output(node, "workers keep running; reconnecting");
     }
     job.restart_master(&flags);
-    let output = job.await_master_log("took over round 0 of 3 nodes");
+    let output = job.await_master_log("took over round 0 (3 nodes)");
     assert!(
         output.contains("earlier replacements of nodes are unknown and count as 0"),
         "what it cannot know is logged: {output}"

@@ -80,7 +80,7 @@ fn a_page_that_is_not_served_here_is_said() {
     let count = |words: &str| outcomes.iter().filter(|it| it.stderr.contains(words)).count();
     assert_eq!(count("page and metrics of the job: "), 1, "{outcomes:#?}");
     assert_eq!(
-        count("`--http=0` has no effect here: the page and metrics are served by the launcher"),
+        count("`--http=0` is ignored: the page and metrics are served by the launcher"),
         1,
         "{outcomes:#?}"
     );

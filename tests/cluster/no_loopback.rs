@@ -54,7 +54,7 @@ fn a_launcher_with_a_remote_master_only_warns() {
     let job = lines();
     let node = inside(&job, ONE_MORE).env("DLROVER_MASTER_ADDR", "10.79.0.2:50001").flags(["--nnodes=2"]);
     let node = node.start();
-    let _said = job.await_output(&node, "the workers' store, if this node serves it");
+    let _said = job.await_output(&node, "the workers' store (if this node serves it)");
     let _said = job.await_output(&node, "10.79.0.2:50001");
 }
 

@@ -17,7 +17,7 @@ fn a_spare_succeeds_with_the_job_without_running() {
 }
 
 #[test]
-fn a_spare_is_promoted_when_a_seat_is_free() {
+fn a_spare_is_promoted_when_a_place_is_free() {
     let mut job = cluster();
     let [first, second] = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
     let _world = job.await_world(2, 0);

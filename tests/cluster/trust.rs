@@ -39,11 +39,15 @@ fn a_master_without_a_token_warns() {
     let output = job.master_log();
     let first = output.lines().next().unwrap_or_default();
     assert!(
-        first.contains("this job accepts connections without a token: any host that reaches its port can"),
+        first.contains(
+            "this job master listens on all interfaces and accepts connections without a token: any host that reaches its \
+             port can"
+        ),
         "{output}"
     );
     assert!(
-        first.ends_with("to require a token, give every node and the job master the same DLROVER_JOB_TOKEN"),
+        first
+            .contains("; to require a token, give every node and the job master the same DLROVER_JOB_TOKEN;"),
         "{output}"
     );
     let node = job.ranked(0).start();

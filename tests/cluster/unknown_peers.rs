@@ -103,7 +103,7 @@ fn an_unknown_peer_that_joins_first_with_another_job_excludes_no_node() {
         pb::stream_message::Payload::Refused(pb::Refused { reason }) => Some(reason),
         _ => None,
     });
-    assert!(reason.contains("the job has rdzv-id=none, this node has rdzv-id=theirs"), "{reason}");
+    assert!(reason.contains("the job has rdzv-id=none, the joining node has rdzv-id=theirs"), "{reason}");
     job.ends_well(nodes);
     assert_eq!(job.ran(), [(0, 0), (0, 1)]);
 }
@@ -120,7 +120,7 @@ fn unknown_peers_that_join_and_disconnect_use_up_no_replacements() {
         let mut session = peer.subscribe(&peer.own_id()).expect("any peer may");
         peer.join(peer.join_request("none", 2, 3)).expect("any peer may");
         peer.receives(&mut session, |push| {
-            matches!(push, pb::stream_message::Payload::Seat(_)).then_some(())
+            matches!(push, pb::stream_message::Payload::Assigned(_)).then_some(())
         });
         drop((session, peer));
         let gone = || job.master_log().matches("(stranger, 127.0.0.200) was lost: ").count();

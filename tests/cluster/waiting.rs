@@ -48,7 +48,7 @@ fn a_node_that_does_not_fit_is_named_when_the_others_have_waited_in_vain() {
     let end = error(&outcomes[0].stderr);
     let (before, why) = end.split_once("rejected node rank 1 (").expect(end);
     assert!(before.ends_with("1 of 2 nodes joined within 4 s; missing node ranks: 1; "), "{end}");
-    assert!(why.contains("): the job has nnodes=2:2, this node has nnodes=3:3; "), "{end}");
+    assert!(why.contains("): the job has nnodes=2:2, the joining node has nnodes=3:3; "), "{end}");
     let master = job.finish_master().expect_code(1);
     assert!(master.stderr.contains(why), "{master:#?}");
 }
@@ -62,7 +62,7 @@ fn too_few_nodes_of_torchrun_lines_all_exit_with_one_message_and_1() {
     let outcomes = job.finish(nodes, 1);
     assert!(error(&outcomes[0].stderr).ends_with("2 of 3 nodes joined within 4 s"), "{outcomes:#?}");
     let advice = "give --rdzv-endpoint=HOST:PORT of a host that all nodes reach";
-    let first = "which only this host reaches; nodes on other hosts need another one: ";
+    let first = "which only this host reaches; nodes on other hosts need another address: ";
     let serves = outcomes.iter().filter(|it| it.stderr.contains(&format!("{first}{advice}\n"))).count();
     assert_eq!(serves, 1, "the one that serves: {outcomes:#?}");
     let last = format!(": for nodes on other hosts, {advice}. Start the missing nodes");

@@ -69,7 +69,7 @@ fn the_user_sets_the_threshold_of_busy() {
 #[test]
 fn a_driver_that_hangs_is_given_up_after_the_deadline_without_a_choice() {
     let run = run("hang=3", &["--nproc-per-node=1"]);
-    assert!(run.stderr.contains("chooses nothing, as with --gpu-select=first"), "{}", run.stderr);
+    assert!(run.stderr.contains("is ignored (as with --gpu-select=first)"), "{}", run.stderr);
     assert_eq!(run.dump(0, 0).env.get("CUDA_VISIBLE_DEVICES"), None);
 }
 

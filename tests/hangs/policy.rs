@@ -31,17 +31,26 @@ fn a_restart_that_is_not_left_fails_the_job() {
     let run = case.launch(launcher!()).flags(["--on-hang=restart", "--max-restarts=0"]);
     let run = run.finish().expect_code(1);
     assert!(run.stderr.contains("not restarting after the hang (max restarts: 0)"), "{run:#?}");
+    assert_eq!(run.stderr.matches("rank 0 is stopped (SIGSTOP)").count(), 1, "{run:#?}");
     let report = run.stderr.rsplit_once("dlrover-run: error: ").map(|(_, report)| report);
-    assert!(report.is_some_and(|report| report.contains("rank 0 is stopped (SIGSTOP)")), "{run:#?}");
+    assert!(report.is_some_and(|report| report.starts_with("the job hung, as reported above\n")), "{run:#?}");
+    // Without a log the report has the words.
+    let quiet = case.launch(launcher!()).flags(["--on-hang=restart", "--max-restarts=0", "-q"]);
+    let quiet = quiet.finish().expect_code(1);
+    assert_eq!(quiet.stderr.matches("rank 0 is stopped (SIGSTOP)").count(), 1, "{quiet:#?}");
 }
 
 #[test]
 fn a_hang_can_end_the_job() {
     let case = Case::of("sleep", 2, 1);
     let run = case.launch(launcher!()).flags(["--on-hang=exit"]).finish().expect_code(1);
-    let report = run.stderr.rsplit_once("dlrover-run: error: ").map(|(_, report)| report);
     let sentence = "back_off; 0 waits in all_reduce";
-    assert!(report.is_some_and(|report| report.contains(sentence)), "{run:#?}");
+    assert_eq!(hang_lines(&run.stderr).iter().filter(|line| line.contains(sentence)).count(), 1, "{run:#?}");
+    let report = run.stderr.rsplit_once("dlrover-run: error: ").map(|(_, report)| report);
+    let refers = |report: &str| {
+        report.contains(" failed: the job hung, as reported above\n") && !report.contains(sentence)
+    };
+    assert!(report.is_some_and(refers), "{run:#?}");
 }
 
 /// The option takes precedence over xpu_timer's variable, by which this pause is a hang.
@@ -57,6 +66,17 @@ fn zero_turns_it_off() {
     let run = launch().flags(["--hang-timeout=1"]).finish().expect_code(0);
     assert_eq!(hang_lines(&run.stderr).len(), 1, "{run:#?}");
     assert!(run.stderr.contains("long_pause"), "{run:#?}");
+}
+
+/// The cases give --hang-timeout.
+#[test]
+fn a_job_whose_hangs_could_not_be_seen_says_so_once() {
+    let missing = "no worker of this node has shown progress within 2 s of its start";
+    let run = Case::of("silent", 2, 0).launch(launcher!()).args(["--steps=50"]).finish().expect_code(0);
+    assert_eq!(run.stderr.matches(missing).count(), 1, "{run:#?}");
+    let run = Case::of("healthy", 2, 0).launch(launcher!()).flags(["--hang-grace=2"]);
+    let run = run.args(["--steps=50", "--pace=0.1"]).finish().expect_code(0);
+    assert_eq!(run.stderr.matches("has shown progress").count(), 0, "{run:#?}");
 }
 
 #[test]

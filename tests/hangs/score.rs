@@ -45,6 +45,8 @@ impl fmt::Display for Measure {
 #[derive(Debug, Default)]
 pub(crate) struct Score {
     cases: u32,
+    /// Jobs that failed by themselves. Those that were to hang count as missed.
+    failed: u32,
     declared: Measure,
     ranks: Measure,
     exact: u32,
@@ -58,10 +60,11 @@ impl Score {
     /// Takes a case; returns its line of the table.
     pub(crate) fn add(&mut self, number: usize, case: &Case, observed: &Observed) -> String {
         self.cases += 1;
+        self.failed += u32::from(matches!(observed, Observed::Failed(_)));
         let expected = case.expected();
         let hang = match observed {
             Observed::Declared(hang) => Some(hang),
-            Observed::Ended | Observed::Unnoticed => None,
+            Observed::Ended | Observed::Unnoticed | Observed::Failed(_) => None,
         };
         self.declared.add(hang.is_some(), expected.is_some());
         let named = hang.map(|hang| hang.ranks()).unwrap_or_default();
@@ -88,6 +91,7 @@ impl Score {
             (true, true) => "RANKS",
             (true, false) => "FALSE",
             (false, true) => "MISSED",
+            (false, false) if matches!(observed, Observed::Failed(_)) => "FAILED",
             (false, false) => "right",
         };
         let manner = case.manner.iter().filter(|argument| !argument.starts_with("--seed")).cloned();
@@ -97,6 +101,7 @@ impl Score {
         let text = match observed {
             Observed::Declared(hang) => hang.sentence().to_owned(),
             Observed::Ended => "no hang".to_owned(),
+            Observed::Failed(why) => format!("failed by itself: {}", why.lines().next().unwrap_or_default()),
             Observed::Unnoticed => "neither ended nor declared".to_owned(),
         };
         format!(
@@ -119,7 +124,7 @@ impl fmt::Display for Score {
         let at =
             |permille: usize| delays.get((delays.len().max(1) - 1) * permille / 1000).copied().unwrap_or(0.0);
         let in_time = delays.iter().filter(|delay| **delay <= 2.0).count();
-        writeln!(f, "{} cases, {} of which hang", self.cases, self.hangs)?;
+        writeln!(f, "{} cases, {} of which hang; {} failed", self.cases, self.hangs, self.failed)?;
         writeln!(f, "declared           {}", self.declared)?;
         writeln!(f, "right ranks named  {}; exactly those in {} of {}", self.ranks, self.exact, self.hangs)?;
         writeln!(f, "right reason       {}", self.reason)?;

@@ -10,8 +10,10 @@ mod oracle;
 mod plan;
 
 use std::fmt;
+use std::fs;
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -67,7 +69,7 @@ fn candidates(target: Target, run: &Running) -> Vec<Signalled> {
         Target::Descendant => one.name.starts_with("breed-"),
     });
     let with_rank = picked.map(|process| {
-        let rank = process.variable("RANK").and_then(|rank| rank.parse().ok());
+        let rank = place_of(&process, run.dir()).map(|(rank, _)| rank);
         Signalled { process, rank }
     });
     let known = |one: &Signalled| match target {
@@ -75,12 +77,37 @@ fn candidates(target: Target, run: &Running) -> Vec<Signalled> {
         // From exec on, and not before.
         Target::Worker => one.rank.is_some(),
         // A worker waits for its own at their birth; if one stops there, so does everything.
-        Target::Descendant => one.rank.is_some_and(|rank| {
-            let attempt = one.process.variable("TORCHELASTIC_RESTART_COUNT").unwrap_or_default();
-            run.dir().join(format!("worker.{rank}.{attempt}")).exists()
-        }),
+        Target::Descendant => place_of(&one.process, run.dir())
+            .is_some_and(|(rank, attempt)| run.dir().join(format!("worker.{rank}.{attempt}")).exists()),
     };
     with_rank.filter(known).collect()
+}
+
+/// The rank and the attempt of a worker or a descendant: by its environment, and where that is the one of the template of
+/// warm workers, by what it has written.
+fn place_of(process: &Process, dir: &Path) -> Option<(u32, u32)> {
+    if process.variable("DLROVER_WARM_TEMPLATE").is_none() {
+        let number = |name| process.variable(name).and_then(|number| number.parse().ok());
+        return Some((number("RANK")?, number("TORCHELASTIC_RESTART_COUNT")?));
+    }
+    let pid = process.pid.to_string();
+    let pids = fs::read_to_string(dir.join("pids")).unwrap_or_default();
+    let of_descendant = pids.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(' ').collect();
+        match fields[..] {
+            [own, _, _, rank, attempt] if own == pid => Some((rank.parse().ok()?, attempt.parse().ok()?)),
+            _ => None,
+        }
+    });
+    let of_worker = || {
+        let places = (0..16).flat_map(|rank| (0..8).map(move |attempt| (rank, attempt)));
+        let mut own = places.filter(|(rank, attempt)| {
+            let text = fs::read_to_string(dir.join(format!("worker.{rank}.{attempt}"))).unwrap_or_default();
+            text.split(' ').next() == Some(&pid)
+        });
+        own.next()
+    };
+    of_descendant.or_else(of_worker)
 }
 
 fn attack_process(attack: Attack, signalled: &Process) {

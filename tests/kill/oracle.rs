@@ -90,7 +90,7 @@ pub fn contradictions(
     let stderr: String = outcome
         .stderr
         .split_inclusive('\n')
-        .filter(|line| !line.contains("left behind by a dead launcher"))
+        .filter(|line| !line.contains("left behind by a killed launcher"))
         .collect();
     let stderr = &stderr;
     let says = |what: &str| stderr.contains(what);

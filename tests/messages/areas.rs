@@ -5,7 +5,7 @@ pub(crate) struct Area {
     pub(crate) places: &'static [&'static str],
 }
 
-pub(crate) const AREAS: [Area; 11] = [
+pub(crate) const AREAS: [Area; 12] = [
     Area {
         title: "The end of a run",
         places: &["launcher/src/child_failed", "launcher/src/failure", "rules/src/failure"],
@@ -18,6 +18,16 @@ pub(crate) const AREAS: [Area; 11] = [
             "launcher/src/numa",
             "launcher/src/resolve/nproc",
             "probes/src/child/gpus",
+        ],
+    },
+    Area {
+        title: "Checkpoints in memory",
+        places: &[
+            "agent/src/checkpoints",
+            "checkpoint/src/",
+            "rules/src/checkpoint",
+            "rules/src/worker_group/checkpoints",
+            "saver/src/",
         ],
     },
     Area {

@@ -14,10 +14,12 @@ use syn::{
 };
 
 /// The crates whose messages people read.
-const CRATES: [&str; 11] = [
+const CRATES: [&str; 13] = [
     "rules",
     "diagnosis",
     "stacks",
+    "checkpoint",
+    "saver",
     "processes",
     "store",
     "master-proto",

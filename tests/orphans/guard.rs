@@ -89,7 +89,7 @@ fn the_next_start_sweeps_leftovers_of_a_killed_launcher_and_guard_and_no_sibling
     assert!(still_left.is_empty(), "the next start left {still_left:?} of {left:?}");
     next.run.touch("go");
     let next = next.finish().expect_code(0);
-    assert!(next.stderr.contains("left behind by a dead launcher"), "{left:?}, {next:#?}");
+    assert!(next.stderr.contains("left behind by a killed launcher"), "{left:?}, {next:#?}");
 
     let here = sibling.census.enlisted();
     assert_eq!(here.len(), 10, "five a worker");

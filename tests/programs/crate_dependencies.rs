@@ -3,17 +3,32 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 /// Each crate, and the crates of the workspace that it may depend on. Pure crates do not depend on shells.
-const CRATES: [(&str, &[&str]); 13] = [
+const CRATES: [(&str, &[&str]); 15] = [
     ("diagnosis", &[]),
-    ("rules", &["diagnosis"]),
+    ("rules", &["checkpoint", "diagnosis"]),
     ("stacks", &[]),
+    ("checkpoint", &[]),
+    ("saver", &["checkpoint", "processes", "rules"]),
     ("store", &[]),
     ("processes", &["rules"]),
-    ("master-proto", &["diagnosis", "rules"]),
+    ("master-proto", &["checkpoint", "diagnosis", "rules"]),
     ("probes", &["diagnosis", "processes", "rules", "stacks"]),
-    ("agent", &["diagnosis", "master-proto", "probes", "processes", "rules", "stacks", "store"]),
-    ("master", &["diagnosis", "master-proto", "processes", "rules", "stacks"]),
-    ("launcher", &["agent", "diagnosis", "master", "master-proto", "probes", "processes", "rules"]),
+    (
+        "agent",
+        &[
+            "checkpoint",
+            "diagnosis",
+            "master-proto",
+            "probes",
+            "processes",
+            "rules",
+            "saver",
+            "stacks",
+            "store",
+        ],
+    ),
+    ("master", &["checkpoint", "diagnosis", "master-proto", "processes", "rules", "stacks"]),
+    ("launcher", &["agent", "diagnosis", "master", "master-proto", "probes", "processes", "rules", "saver"]),
     (
         "dlrover-diag",
         &["agent", "diagnosis", "launcher", "master-proto", "probes", "processes", "rules", "stacks"],
@@ -65,6 +80,7 @@ fn pure_crates_have_the_same_clippy_configuration() {
     let fence = |name: &str| fs::read_to_string(tree().join(name).join("clippy.toml")).unwrap();
     assert_eq!(fence("rules"), fence("diagnosis"));
     assert_eq!(fence("rules"), fence("stacks"));
+    assert_eq!(fence("rules"), fence("checkpoint"));
 }
 
 #[test]

@@ -378,9 +378,9 @@ pub extern "C" fn nvmlDeviceRegisterEvents(device: *mut c_void, _kinds: c_ulongl
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlEventSetWait_v2(_set: *mut c_void, to: *mut EventData, timeout_ms: c_uint) -> c_int {
-    static TOLD: AtomicBool = AtomicBool::new(false);
+    static REPORTED: AtomicBool = AtomicBool::new(false);
     if let Some((gpu, code)) = values_of("xid").first().copied()
-        && !TOLD.swap(true, Ordering::Relaxed)
+        && !REPORTED.swap(true, Ordering::Relaxed)
     {
         let device = (gpu + 1) as *mut c_void;
         return put(to, EventData { device, kind: 8, data: code, gpu_instance: 0, compute_instance: 0 });

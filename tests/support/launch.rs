@@ -187,6 +187,10 @@ impl Launch {
         command.env(name, value);
         command.env("TMPDIR", self.dir.path()).env("PROBE_OUT", self.dir.path());
         command.env("PYTHONDONTWRITEBYTECODE", "1");
+        // The same suites once more with workers that are forked from a template.
+        if let Some(when) = std::env::var_os("TEST_WARM") {
+            command.env("DLROVER_WARM", when);
+        }
         command.envs(&self.env);
         command
     }
@@ -216,11 +220,13 @@ impl Launch {
     }
 }
 
+/// Signals that a launcher under test does not ignore, unless the test makes it.
+pub(crate) const RESET_SIGNALS: [Signal; 6] =
+    [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGCHLD];
+
 /// The caller of the tests may ignore signals (`nohup cargo test`), and a launcher honours that.
 fn usual_signals() -> std::io::Result<()> {
-    for baseline in
-        [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGCHLD]
-    {
+    for baseline in RESET_SIGNALS {
         // SAFETY: the default action runs no handler.
         unsafe { signal(baseline, SigHandler::SigDfl) }?;
     }

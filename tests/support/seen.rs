@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
-use crate::launch::Launcher;
+use crate::launch::RESET_SIGNALS;
 
 /// What `dump` of `trainers/probe.py` writes.
 #[derive(Debug, Deserialize)]
@@ -46,19 +46,18 @@ fn mask<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     Ok(mask & !OF_THE_C_LIBRARY)
 }
 
-/// What a Python worker of `launcher` ignores, as in a [`Dump`]: what this process ignores, what Python itself ignores
-/// (SIGPIPE and SIGXFSZ), and `more`. torchrun handles SIGHUP even where it is ignored (`nohup`), so its
-/// workers do not ignore it.
+/// What a Python worker of a launcher under test ignores, as in a [`Dump`]: what this process ignores and the start of a
+/// launcher does not reset, what Python itself ignores (SIGPIPE and SIGXFSZ), and `more`.
 ///
 /// # Panics
 /// On a system that is not Linux.
 #[must_use]
-pub fn ignored_signals(launcher: &Launcher, more: &[Signal]) -> u64 {
+pub fn ignored_signals(more: &[Signal]) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let ours = status.lines().find_map(|line| line.strip_prefix("SigIgn:\t")).expect("Linux says it");
     let ours = u64::from_str_radix(ours, 16).expect("it is a mask") & !OF_THE_C_LIBRARY;
     let bit = |signal: Signal| 1 << (signal as u32 - 1);
-    let ours = if launcher.is_torchrun { ours & !bit(Signal::SIGHUP) } else { ours };
+    let ours = RESET_SIGNALS.iter().fold(ours, |set, &one| set & !bit(one));
     more.iter().chain(&[Signal::SIGPIPE, Signal::SIGXFSZ]).fold(ours, |set, &one| set | bit(one))
 }
 

@@ -145,7 +145,7 @@ impl UnknownPeer {
         Ok(Session { pushes: subscribed.expect("an answer")?.into_inner() })
     }
 
-    /// Asks for a seat.
+    /// Asks to take part.
     ///
     /// # Errors
     /// The master rejects it.
@@ -207,6 +207,7 @@ impl UnknownPeer {
                 last_call_millis: 3000,
                 join_timeout_millis: 600_000,
                 require_uniform: false,
+                save_at_breakpoint: false,
                 check: None,
                 // Those of the launchers' options.
                 hang: Some(pb::HangTerms {

@@ -202,7 +202,7 @@ fn a_missing_script_is_reported_once_and_starts_no_worker() {
     refuse(
         1,
         launch().flags(["--no-python"]).script("no-such-program"),
-        "no directory of PATH has such a program",
+        "cannot run no-such-program: not found on PATH; give its path",
     );
     let private = launch();
     let script = private.dir().join("private.py");

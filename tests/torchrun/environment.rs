@@ -1,7 +1,6 @@
 //! The environment of a worker.
 
 use support::launch::Outcome;
-use support::launcher;
 
 use crate::launch;
 
@@ -148,7 +147,7 @@ fn a_worker_leads_a_session_and_inherits_only_what_it_should() {
             "every worker has the launcher's stdin: {:?}",
             worker.fds
         );
-        assert_eq!(worker.ignored_signals, support::seen::ignored_signals(&launcher!(), &[]));
+        assert_eq!(worker.ignored_signals, support::seen::ignored_signals(&[]));
         assert_eq!(worker.blocked_signals, 0);
     }
     assert_eq!(run.file("0.0.stdin").as_deref(), Some("first\n"));

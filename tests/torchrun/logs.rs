@@ -333,7 +333,7 @@ fn output_that_the_console_does_not_take_is_reported_once() {
                 "{shell}, {code}: {}",
                 &text[text.len().saturating_sub(2000)..]
             );
-            let in_report = format!("  lost output: {stream} cannot be written");
+            let in_report = format!("  lost output: {stream} could not be written");
             // A report goes to standard error, and is lost with it.
             let reported = code != 0 && other == "stderr";
             assert_eq!(text.contains(&in_report), reported, "{shell}, {code}");

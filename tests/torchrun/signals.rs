@@ -2,7 +2,6 @@
 
 use nix::sys::signal::Signal;
 use support::launch::{Launch, Outcome};
-use support::launcher;
 
 use crate::differs::torchrun_differs;
 use crate::launch;
@@ -123,7 +122,7 @@ fn nohup_survives_a_hangup() {
     }
     run.touch("go");
     let run = run.finish().expect_code(0);
-    let inherited = support::seen::ignored_signals(&launcher!(), &[Signal::SIGHUP]);
+    let inherited = support::seen::ignored_signals(&[Signal::SIGHUP]);
     assert_eq!(run.dump(0, 0).ignored_signals, inherited, "the workers ignore it like the launcher");
 }
 
@@ -138,7 +137,7 @@ fn a_signal_that_the_parent_ignores_is_not_forwarded() {
     run.signal(Signal::SIGUSR1);
     run.touch("go");
     let run = run.finish().expect_code(0);
-    let inherited = support::seen::ignored_signals(&launcher!(), &[Signal::SIGUSR1]);
+    let inherited = support::seen::ignored_signals(&[Signal::SIGUSR1]);
     assert_eq!(run.dump(0, 0).ignored_signals, inherited);
 }
 

@@ -132,6 +132,20 @@ def leave(breed):
     os.close(reader)
 
 
+def is_held(name):
+    # Another rank of this generation may look at the same moment; a hopper holds its lock to its end.
+    for _ in range(20):
+        try:
+            with open(name, "r+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return False
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            time.sleep(0.005)
+    return True
+
+
 def left_of_older_attempts():
     found = []
     try:
@@ -144,12 +158,7 @@ def left_of_older_attempts():
         if int(attempt) < int(ATTEMPT) and now and now[0] not in "ZX" and now[2] == start:
             found.append(f"{pid} {breed} of rank {rank}")
     for attempt in range(int(ATTEMPT)):
-        try:
-            with open(path(f"hoppers.{attempt}"), "r+") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            pass
-        except BlockingIOError:
+        if is_held(path(f"hoppers.{attempt}")):
             found.append(f"0 hopper of attempt {attempt}")
     known = {line.split()[0] for line in found}
     mark = f"LAUNCH_UNDER_TEST={os.environ['LAUNCH_UNDER_TEST']}".encode()
@@ -160,7 +169,9 @@ def left_of_older_attempts():
                 environ = file.read().split(b"\0")
         except OSError:
             continue
-        if pid not in known and mark in environ and any(one in environ for one in old):
+        # What the kernel shows of the template of warm workers, and of each of them, is the template's.
+        is_warm = any(entry.startswith(b"DLROVER_WARM_TEMPLATE=") for entry in environ)
+        if pid not in known and mark in environ and not is_warm and any(one in environ for one in old):
             found.append(f"{pid} by its environment")
     return found
 

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 
 import torch
 import torch.distributed as dist
@@ -49,6 +50,10 @@ def all_are_done(world):
     if store.add("all_are_done/count", 1) == world:
         store.set("all_are_done", "yes")
     store.wait(["all_are_done"])
+
+
+def references(tensors):
+    return [sys.getrefcount(tensor) for tensor in tensors]
 
 
 @record
@@ -97,16 +102,23 @@ def main():
 
     mine = torch.cat([p.detach().flatten() for p in network.parameters()])
     theirs = [torch.empty_like(mine) for _ in range(world)]
+    total = loss.detach()
+    of_collectives = [mine, total, *theirs]
+    ours_alone = references(of_collectives)
     dist.all_gather(theirs, mine)
     if not all(torch.equal(mine, other) for other in theirs):
         sys.exit(f"rank {rank}: the ranks hold different weights")
-    dist.all_reduce(loss.detach())
+    dist.all_reduce(total)
     if rank == 0:
-        print(f"final loss {loss.item() / world:.4f} after {args.steps} steps; "
+        print(f"final loss {total.item() / world:.4f} after {args.steps} steps; "
               f"all {world} ranks hold the same weights", flush=True)
         if not args.checkpoint and os.path.exists(path):
             os.remove(path)
     all_are_done(world)
+    # A thread of gloo still holds the tensors for a moment. It needs the interpreter to release them, and aborts the
+    # process when the interpreter has begun to end by then (torch 2.15).
+    while references(of_collectives) != ours_alone:
+        time.sleep(0.001)
     dist.destroy_process_group()
 
 

@@ -72,7 +72,7 @@ fn nothing_is_bound_made_or_started() {
     let plan = line.env("DLROVER_GPU_LOCK_DIR", "locks").steps(&["dump"]).finish().expect_code(0);
     assert!(plan.stdout.contains(&format!("served by this launcher at {address}")), "{plan:#?}");
     assert!(plan.stdout.contains("  RANK=<decided at the rendezvous>\n"), "{plan:#?}");
-    assert!(plan.stdout.contains("before every start of workers: each node, and the network"), "{plan:#?}");
+    assert!(plan.stdout.contains("before every start of workers: each node, the network"), "{plan:#?}");
     let mut names: Vec<OsString> =
         fs::read_dir(plan.dir()).expect("our own folder").flatten().map(|file| file.file_name()).collect();
     names.sort();

@@ -6,6 +6,7 @@ use std::{
     process::Stdio,
 };
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use support::{
     cluster::{Cluster, kill_node},
@@ -42,7 +43,7 @@ fn a_standalone_run_is_found_by_its_run_id() {
     assert_eq!(other.status.code(), Some(1));
     let stderr = String::from_utf8(other.stderr).unwrap();
     assert!(
-        stderr.contains("no job with run id no-such-run on this node; run ids here: ")
+        stderr.contains("no job with run id no-such-run on this node; jobs here:\n  --pid ")
             && stderr.contains(&id),
         "{stderr}"
     );
@@ -137,4 +138,67 @@ fn a_follower_of_a_launcher_that_was_killed_ends_and_takes_no_other_job() {
     let stderr = String::from_utf8(output.stderr).expect("text");
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("error: the job has ended, with unknown result: "), "{stderr}");
+}
+
+/// Jobs of one node have no run id of their own, as with torchrun.
+#[test]
+fn of_several_jobs_one_is_chosen_by_its_launcher() {
+    let start = || {
+        let run = Launch::new(programs!().launcher).steps(&["touch started", "hang"]).start();
+        run.await_file("started");
+        run
+    };
+    let runs = [start(), start()];
+    let pids = runs.each_ref().map(|run| run.pid().to_string());
+    let several = diag(&["status"]);
+    let stderr = String::from_utf8(several.stderr).expect("text");
+    assert_eq!(several.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("several jobs run on this node; choose one with --pid"), "{stderr}");
+    for pid in &pids {
+        let line = stderr.lines().find(|line| line.trim_start().starts_with(&format!("--pid {pid} ")));
+        assert!(line.is_some_and(|line| line.contains("  run id ") && line.ends_with(".py")), "{stderr}");
+        let output = diag(&["status", "--json", "--pid", pid]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let status: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        check(&status);
+        let events = diag(&["events", "--no-follow", "--pid", pid]);
+        assert_eq!(events.status.code(), Some(0), "{events:?}");
+    }
+    let [one, other] = pids.each_ref().map(|pid| {
+        let status: Value =
+            serde_json::from_slice(&diag(&["status", "--json", "--pid", pid]).stdout).expect("JSON");
+        status["master"]["epoch"].clone()
+    });
+    assert_ne!(one, other, "each is asked for its own job");
+    for run in runs {
+        kill_node(run);
+    }
+    let gone = diag(&["status", "--pid", &pids[0]]);
+    let stderr = String::from_utf8(gone.stderr).expect("text");
+    assert_eq!(gone.status.code(), Some(1), "{stderr}");
+    assert!(
+        stderr.contains(&format!("no dlrover-run of this user has process id {} on", pids[0])),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn a_job_that_ctrl_c_ends_says_so() {
+    let run = Launch::new(programs!().launcher).steps(&["touch started", "hang"]).start();
+    run.await_file("started");
+    let mut child = diag_command(&["events", "--pid", &run.pid().to_string()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe"));
+    lines.read_line(&mut String::new()).expect("it follows");
+    run.signal(Signal::SIGINT);
+    let run = run.finish();
+    let mut events = String::new();
+    lines.read_to_string(&mut events).expect("it ends");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let end = "the job failed: the launcher was stopped by SIGINT (Ctrl-C)";
+    assert!(events.trim_end().ends_with(end), "{events}\n{run:#?}");
 }

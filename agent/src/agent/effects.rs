@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use checkpoint::message::ShardState;
 use diagnosis::network_check::LocalCheck;
 use processes::{launcher_id::LauncherId, run_blocking};
 use rules::{
@@ -26,7 +27,7 @@ use crate::{
 impl Agent {
     pub(super) fn perform(&mut self, effect: Effect) {
         match effect {
-            Effect::Join { after, checked, .. } => self.join(after, checked),
+            Effect::Join { after, checked, shards, .. } => self.join(after, checked, shards),
             Effect::TakeInventory => {
                 let prober = Self::prober(&mut self.prober, &self.config, &self.launcher_id);
                 prober.take_inventory(self.input_sender.clone());
@@ -52,7 +53,7 @@ impl Agent {
             Effect::ReportCheck { report } => {
                 self.send_to_master(ToMaster::Checked { report, is_progress: false })
             }
-            Effect::ReportProgress { at, probed } => {
+            Effect::ReportTestProgress { at, probed } => {
                 let report = CheckReport { at, probed, compute: Some(Vec::new()) };
                 self.send_to_master(ToMaster::Checked { report, is_progress: true });
             }
@@ -69,16 +70,24 @@ impl Agent {
                     self.report_detail(round, *worker);
                 }
             }
-            Effect::ReportTraining { report } => self.send_to_master(ToMaster::Training(report)),
+            Effect::ReportProgress { report } => self.send_to_master(ToMaster::Progress(report)),
             Effect::DumpStacks { assignment, episode } => {
                 let node = self.config.node_id.clone();
                 let of = (node, self.attributes.host_name.as_str(), self.launcher_id.to_string());
                 let to = (self.master.messages.clone(), self.input_sender.clone());
-                self.training.dump(&assignment, episode, of, to);
+                self.progress.dump(&assignment, episode, of, to);
             }
             Effect::AcknowledgeEnd => self.send_to_master(ToMaster::AcknowledgeEnd),
             Effect::Prepare { assignment, attempt } => self.prepare(assignment, attempt),
             Effect::Spawn { round } => self.spawn(round),
+            Effect::StartSaver => self.start_saver(),
+            Effect::TellSaver { message } => self.checkpoints.tell(*message),
+            Effect::ReportCheckpoint { report } => self.send_to_master(ToMaster::Checkpoint(report)),
+            Effect::ReportCheckpointProgress { progress } => {
+                self.send_to_master(ToMaster::CheckpointProgress(progress));
+            }
+            Effect::StartTemplate { is_idle } => self.start_template(is_idle),
+            Effect::EndTemplate => self.send_to_guard(&ToGuard::EndTemplate),
             Effect::SignalTree { signal } => self.send_to_guard(&ToGuard::SignalTree { signal }),
             Effect::SignalWorkers { signal } => self.send_to_guard(&ToGuard::SignalWorkers { signal }),
             Effect::KillWorker { local_rank } => self.send_to_guard(&ToGuard::KillWorker { local_rank }),
@@ -124,11 +133,11 @@ impl Agent {
         }
     }
 
-    fn join(&mut self, after: Option<Round>, checked: Option<LocalCheck>) {
+    fn join(&mut self, after: Option<Round>, checked: Option<LocalCheck>, shards: Vec<ShardState>) {
         self.retire_generation();
         let port = self.prober.as_ref().map_or(0, Prober::port);
         let checked = checked.map(|local| Checked { local, port });
-        self.send_to_master(ToMaster::Join(JoinRequest { checked, ..self.request(after) }));
+        self.send_to_master(ToMaster::Join(JoinRequest { checked, shards, ..self.request(after) }));
     }
 
     /// Made on first use: most runs check nothing.
@@ -168,6 +177,7 @@ impl Agent {
             after,
             checked: None,
             question_port: self.answer_server.port,
+            shards: Vec::new(),
         }
     }
 
@@ -195,7 +205,10 @@ impl Agent {
     fn prepare(&mut self, assignment: Assignment, attempt: rules::Attempt) {
         let python_path = self.config.env.inherited.iter().find(|(name, _)| name == "PYTHONPATH");
         let python_path = python_path.map(|(_, value)| value.as_os_str());
-        let progress = self.training.prepare(self.config.local_world_size, python_path);
+        let mut progress = self.progress.prepare(self.config.local_world_size, python_path);
+        if let Some(first) = progress.first_mut() {
+            first.extend(self.warm.variable());
+        }
         let (config, settings) = (Arc::clone(&self.config), Arc::clone(&self.settings));
         let (logs, input_sender) = (Arc::clone(&self.logs), self.input_sender.clone());
         tokio::spawn(async move {
@@ -208,7 +221,7 @@ impl Agent {
                 Ok(Ok(prepared)) => Input::Prepared { round, prepared: Box::new(prepared) },
                 Ok(Err(error)) => Event::CannotPrepare { round, reason: chain(&error) }.into(),
                 Err(error) => {
-                    let reason = format!("cannot prepare its files: {error}");
+                    let reason = format!("cannot prepare their files: {error}");
                     Event::CannotPrepare { round, reason }.into()
                 }
             };
@@ -216,10 +229,33 @@ impl Agent {
         });
     }
 
+    fn start_template(&mut self, is_idle: bool) {
+        match self.warm.template(self.progress.prelude_entry(), is_idle) {
+            Some(template) => self.send_to_guard(&ToGuard::StartTemplate(template)),
+            None => {
+                let reason = "there is no room for its memory files".to_owned();
+                let input_sender = self.input_sender.clone();
+                tokio::spawn(async move {
+                    let _gone = input_sender.send(Event::TemplateUnfit { reason }.into()).await;
+                });
+            }
+        }
+    }
+
+    fn start_saver(&mut self) {
+        if let Err(error) = self.checkpoints.start(&self.launcher_id) {
+            let reason = chain(&error).to_string();
+            let input_sender = self.input_sender.clone();
+            tokio::spawn(async move {
+                let _gone = input_sender.send(Event::SaverEnded { reason }.into()).await;
+            });
+        }
+    }
+
     fn spawn(&mut self, round: Round) {
         let Some(prepared) = self.prepared.take() else { return };
         self.store_watch.begin(round, self.config.local_world_size);
-        self.training.begin(round);
+        self.progress.begin(round);
         self.failures = None;
         self.exits.clear();
         self.send_to_guard(&ToGuard::Begin { round });

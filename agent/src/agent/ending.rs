@@ -29,6 +29,7 @@ impl Agent {
         if let Some(prober) = &mut self.prober {
             prober.close().await;
         }
+        self.checkpoints.close().await;
         let unkillable = if self.is_abandoned { self.last_resort().await } else { Vec::new() };
         self.drain().await;
         let run_dir = self.run_dir();

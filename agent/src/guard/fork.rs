@@ -9,6 +9,7 @@ use std::{
 };
 
 use nix::{
+    errno::Errno,
     libc,
     unistd::{ForkResult, Pid, fork},
 };
@@ -59,4 +60,21 @@ pub(super) unsafe fn fork_into(cgroup: Option<BorrowedFd<'_>>) -> io::Result<For
         ForkResult::Parent { child } => Ok(Forked::Parent { child }),
         ForkResult::Child => Ok(Forked::Child { entered: false }),
     }
+}
+
+/// Forks this process into one that no `waitpid` without `__WALL` or `__WCLONE` sees, and whose end sends no SIGCHLD: so
+/// `waitpid` still proves that no other child is left. An exec would make it a usual child.
+///
+/// # Errors
+/// As `fork`.
+///
+/// # Safety
+/// This process has one thread.
+pub(super) unsafe fn fork_unseen() -> io::Result<Option<Pid>> {
+    // All arguments are zero, so that their order, which differs between processors, does not matter: no flags, no signal,
+    // no stack of its own.
+    // SAFETY: as in `fork_into`.
+    let child = unsafe { libc::syscall(libc::SYS_clone, 0_usize, 0_usize, 0_usize, 0_usize, 0_usize) };
+    let child = libc::pid_t::try_from(Errno::result(child)?).map_err(io::Error::other)?;
+    Ok((child != 0).then(|| Pid::from_raw(child)))
 }

@@ -27,6 +27,10 @@ pub enum ToGuard {
     Worker(WorkerSpec),
     /// No more workers in this round.
     End,
+    /// Start the template of Python workers. Once it has reported that it is ready, workers are forked from it.
+    StartTemplate(TemplateSpec),
+    /// End it.
+    EndTemplate,
     /// Signal every process below the guard.
     SignalTree { signal: i32 },
     /// Signal the workers only.
@@ -53,6 +57,23 @@ pub struct WorkerSpec {
     pub has_stderr: bool,
 }
 
+/// The template to start: an interpreter with the command and the environment of a worker, which it never runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TemplateSpec {
+    pub argv: Vec<Vec<u8>>,
+    pub env: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The modules that it imports, in this order.
+    pub modules: Vec<Vec<u8>>,
+    /// Those are the ones that a worker had, so that one that cannot be found is passed over.
+    pub is_learned: bool,
+    /// Its share of memory, at most, in KiB.
+    pub limit_kib: u64,
+    /// It imports at idle priority.
+    pub is_idle: bool,
+    /// The entry of `PYTHONPATH` by which workers find their prelude; empty: they have none.
+    pub worker_prelude: Vec<u8>,
+}
+
 /// Guard to launcher.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromGuard {
@@ -62,8 +83,21 @@ pub enum FromGuard {
     CannotStart { round: Round, local_rank: LocalRank, errno: i32 },
     /// A worker ended: it was noticed at this time since 1970.
     Exited { round: Round, exit: WorkerExit, noticed: Duration },
-    /// Nothing below the guard is left.
+    /// Nothing below the guard is left but the template.
     TreeGone { round: Round },
+    /// The template is as far.
+    Template(TemplateReport),
+}
+
+/// What becomes of the template.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TemplateReport {
+    /// It has imported the modules, and this is its share of memory.
+    Ready { kib: u64 },
+    /// It cannot be used, and has ended.
+    Unfit { reason: String },
+    /// It was ready, and this generation could not, or not as a whole, be forked from it. It has ended.
+    Refused { reason: String },
 }
 
 /// Encodes one message.

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     os::{
-        fd::{AsFd, AsRawFd as _, BorrowedFd},
+        fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
         unix::net::UnixStream,
     },
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -23,10 +23,15 @@ use nix::{
 use rules::{LocalRank, Round, failure::ExitCause, worker_group::WorkerExit};
 
 use super::{
-    frame::{FromGuard, Inbox, ToGuard, WorkerSpec, encode, send},
-    spawn::{self, ForkedWorker},
+    frame::{FromGuard, Inbox, TemplateReport, TemplateSpec, ToGuard, WorkerSpec, encode, send},
+    spawn::{self, ForkedWorker, Program},
+    template::{self, Line, Requested, Template},
 };
-use processes::{cgroup::Cgroup, reap::reap_exited, tree};
+use processes::{
+    cgroup::Cgroup,
+    reap::reap_exited,
+    tree::{self, Process},
+};
 
 /// Between two passes of killing: new processes may have been forked since.
 const KILL_INTERVAL: Duration = Duration::from_millis(20);
@@ -76,6 +81,9 @@ enum Phase {
     Started,
 }
 
+/// Standard output and error of a worker.
+type Stdio = [Option<OwnedFd>; 2];
+
 struct Guard {
     socket: UnixStream,
     children: SignalFd,
@@ -87,6 +95,9 @@ struct Guard {
     phase: Phase,
     /// Forked, and not known to have executed the program yet.
     forked: Vec<(LocalRank, ForkedWorker)>,
+    /// Asked for, and not known to be forked from the template yet.
+    requested: Vec<(WorkerSpec, Stdio, Requested)>,
+    template: Option<Template>,
     workers: BTreeMap<Pid, LocalRank>,
     killing: bool,
     /// Everything is killed then, unless the launcher extends it.
@@ -100,7 +111,8 @@ impl Guard {
         setsid()?;
         prctl::set_child_subreaper(true)?;
         prctl::set_name(super::NAME)?;
-        close_all_but(socket.as_fd(), cgroup.as_ref());
+        let of_cgroup = cgroup.iter().flat_map(Cgroup::descriptors);
+        close_all_but(&of_cgroup.chain([socket.as_fd()]).collect::<Vec<_>>());
         let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
         let mut ignored = Vec::new();
         for signal in IGNORED_SIGNALS {
@@ -124,6 +136,8 @@ impl Guard {
             round: Round(0),
             phase: Phase::Idle,
             forked: Vec::new(),
+            requested: Vec::new(),
+            template: None,
             workers: BTreeMap::new(),
             killing: false,
             fence: None,
@@ -153,7 +167,11 @@ impl Guard {
                 // The launcher is gone, for whatever reason: none of its processes may stay.
                 self.orphaned = Some(Instant::now());
                 self.killing = true;
+                if let Some(template) = self.template.take() {
+                    template.end();
+                }
             }
+            self.listen_to_template();
         }
     }
 
@@ -163,6 +181,7 @@ impl Guard {
         if self.orphaned.is_none() {
             fds.push(PollFd::new(self.socket.as_fd(), PollFlags::POLLIN));
         }
+        fds.extend(self.template.as_ref().map(|template| PollFd::new(template.as_fd(), PollFlags::POLLIN)));
         let timeout = if self.killing {
             PollTimeout::try_from(KILL_INTERVAL).unwrap_or(PollTimeout::ZERO)
         } else {
@@ -218,8 +237,17 @@ impl Guard {
         if let Some(cgroup) = &self.cgroup {
             cgroup.kill();
         }
-        let me = getpid().as_raw();
-        tree::kill_pass(|| tree::below(me));
+        tree::kill_pass(|| self.below());
+    }
+
+    /// What is below this process, but for the template.
+    fn below(&self) -> Vec<Process> {
+        let mut below = tree::below(getpid().as_raw());
+        if let Some(template) = &self.template {
+            let spared: BTreeSet<i32> = template.processes().iter().map(|process| process.pid).collect();
+            below.retain(|process| !spared.contains(&process.pid));
+        }
+        below
     }
 
     /// # Errors
@@ -245,19 +273,26 @@ impl Guard {
                 self.phase = Phase::Starting;
                 self.killing = false;
             }
-            ToGuard::Worker(spec) => self.start(&spec),
+            ToGuard::Worker(spec) => self.start(spec),
             ToGuard::End => {
+                self.confirm_requested();
                 for (local_rank, forked) in std::mem::take(&mut self.forked) {
                     self.confirm(local_rank, forked);
                 }
                 self.phase = Phase::Started;
+            }
+            ToGuard::StartTemplate(spec) => self.start_template(&spec),
+            ToGuard::EndTemplate => {
+                if let Some(template) = self.template.take() {
+                    template.end();
+                }
             }
             // The last process has ended already: there is nothing to search for.
             ToGuard::SignalTree { .. } if self.phase == Phase::Idle => {}
             ToGuard::SignalTree { signal } => {
                 if let Ok(signal) = Signal::try_from(signal) {
                     let leaders: BTreeSet<i32> = self.workers.keys().map(|pid| pid.as_raw()).collect();
-                    tree::ask(getpid().as_raw(), &leaders, signal);
+                    tree::ask(self.below(), &leaders, signal);
                 }
             }
             ToGuard::SignalWorkers { signal } => {
@@ -281,16 +316,101 @@ impl Guard {
         }
     }
 
-    fn start(&mut self, spec: &WorkerSpec) {
+    fn start(&mut self, spec: WorkerSpec) {
         let stdout = spec.has_stdout.then(|| self.inbox.take_fd()).flatten();
         let stderr = spec.has_stderr.then(|| self.inbox.take_fd()).flatten();
         if self.phase != Phase::Starting {
             return;
         }
-        let local_rank = spec.local_rank;
-        match spawn::spawn(spec, stdout, stderr, &self.ignored, self.cgroup.as_ref()) {
-            Ok(forked) => self.forked.push((local_rank, forked)),
-            Err(error) => self.cannot_start(local_rank, &error),
+        if let Some(template) = self.template.as_mut().filter(|template| template.is_ready) {
+            match template.request(self.round, &spec, stdout.as_ref(), stderr.as_ref()) {
+                Ok(requested) => return self.requested.push((spec, [stdout, stderr], requested)),
+                Err(error) => self.refuse_template(format!("the template does not answer: {error}")),
+            }
+        }
+        self.spawn(&spec, [stdout, stderr]);
+    }
+
+    /// Starts a worker with an interpreter of its own.
+    fn spawn(&mut self, spec: &WorkerSpec, [stdout, stderr]: Stdio) {
+        let WorkerSpec { local_rank, argv, env, cpus, .. } = spec;
+        let program = Program { argv, env, cpus, stdout, stderr, passed: None };
+        match spawn::spawn(program, &self.ignored, self.cgroup.as_ref()) {
+            Ok(forked) => self.forked.push((*local_rank, forked)),
+            Err(error) => self.cannot_start(*local_rank, &error),
+        }
+    }
+
+    /// Those that the template does not deliver are started without it.
+    fn confirm_requested(&mut self) {
+        let until = template::deadline(self.requested.len());
+        for (spec, stdio, requested) in std::mem::take(&mut self.requested) {
+            if self.phase != Phase::Starting {
+                return;
+            }
+            let Some(template) = &mut self.template else {
+                self.spawn(&spec, stdio);
+                continue;
+            };
+            let local_rank = spec.local_rank;
+            let pid = template.await_worker(&requested, until).and_then(|pid| {
+                if let Some(cgroup) = &self.cgroup {
+                    cgroup.add(pid);
+                }
+                requested.go().map(|()| pid).map_err(|error| format!("a forked worker is gone: {error}"))
+            });
+            match pid {
+                Ok(pid) => {
+                    self.workers.insert(pid, local_rank);
+                    self.send(&FromGuard::Started { round: self.round, local_rank, pid: pid.as_raw() });
+                }
+                Err(reason) => {
+                    self.refuse_template(reason);
+                    self.spawn(&spec, stdio);
+                }
+            }
+        }
+    }
+
+    fn start_template(&mut self, spec: &TemplateSpec) {
+        if let Some(template) = self.template.take() {
+            template.end();
+        }
+        match Template::start(spec, &self.ignored) {
+            Ok(template) => self.template = Some(template),
+            Err(error) => {
+                let reason = format!("cannot start it: {error}");
+                self.send(&FromGuard::Template(TemplateReport::Unfit { reason }));
+            }
+        }
+    }
+
+    /// Ends the template, and reports why.
+    fn refuse_template(&mut self, reason: String) {
+        let Some(template) = self.template.take() else { return };
+        let was_ready = template.is_ready;
+        template.end();
+        let report =
+            if was_ready { TemplateReport::Refused { reason } } else { TemplateReport::Unfit { reason } };
+        self.send(&FromGuard::Template(report));
+    }
+
+    /// What the template writes while no worker is awaited.
+    fn listen_to_template(&mut self) {
+        let Some(template) = &mut self.template else { return };
+        let mut readable = [PollFd::new(template.as_fd(), PollFlags::POLLIN)];
+        if !matches!(poll(&mut readable, PollTimeout::ZERO), Ok(1..)) {
+            return;
+        }
+        let has_ended = template.fill().is_err();
+        match template.next_line() {
+            Some(Line::Ready { kib }) => {
+                template.is_ready = true;
+                self.send(&FromGuard::Template(TemplateReport::Ready { kib }));
+            }
+            Some(Line::Refused { reason }) => self.refuse_template(reason),
+            None if has_ended => self.refuse_template("the template has ended".to_owned()),
+            None => {}
         }
     }
 
@@ -329,9 +449,8 @@ impl Guard {
 }
 
 /// Closes every descriptor beyond 2 that was inherited, except these.
-fn close_all_but(socket: BorrowedFd<'_>, cgroup: Option<&Cgroup>) {
-    let of_cgroup = cgroup.into_iter().flat_map(Cgroup::descriptors);
-    let mut keep: Vec<u32> = of_cgroup.chain([socket]).map(|fd| fd.as_raw_fd().unsigned_abs()).collect();
+pub(super) fn close_all_but(kept: &[BorrowedFd<'_>]) {
+    let mut keep: Vec<u32> = kept.iter().map(|fd| fd.as_raw_fd().unsigned_abs()).collect();
     keep.sort_unstable();
     let mut first = 3;
     for keep in keep.into_iter().chain([u32::MAX]) {

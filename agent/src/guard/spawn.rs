@@ -6,7 +6,7 @@ use std::{
     fs::File,
     io::{self, Read as _},
     os::{
-        fd::OwnedFd,
+        fd::{AsRawFd as _, BorrowedFd, OwnedFd},
         unix::{ffi::OsStrExt as _, process::CommandExt as _},
     },
     process::{Command, Stdio},
@@ -24,11 +24,22 @@ use nix::{
     unistd::{self, Pid, getpid, getppid, pipe2, setsid},
 };
 
-use super::{
-    fork::{Forked, fork_into},
-    frame::WorkerSpec,
-};
+use super::fork::{Forked, fork_into};
 use processes::cgroup::Cgroup;
+
+/// A program to start.
+#[derive(Debug)]
+pub struct Program<'a> {
+    pub argv: &'a [Vec<u8>],
+    pub env: &'a [(Vec<u8>, Vec<u8>)],
+    /// CPUs it may run on; empty: those of this process.
+    pub cpus: &'a [usize],
+    /// Standard output and error; `None`: those of this process.
+    pub stdout: Option<OwnedFd>,
+    pub stderr: Option<OwnedFd>,
+    /// One more descriptor, which it inherits under the same number.
+    pub passed: Option<BorrowedFd<'a>>,
+}
 
 /// A worker between fork and exec.
 #[derive(Debug)]
@@ -57,27 +68,23 @@ impl ForkedWorker {
 ///
 /// # Errors
 /// The error of `fork` or the steps before it.
-pub fn spawn(
-    spec: &WorkerSpec,
-    stdout: Option<OwnedFd>,
-    stderr: Option<OwnedFd>,
-    ignored: &[Signal],
-    cgroup: Option<&Cgroup>,
-) -> io::Result<ForkedWorker> {
-    let [program, arguments @ ..] = &spec.argv[..] else {
+pub fn spawn(program: Program<'_>, ignored: &[Signal], cgroup: Option<&Cgroup>) -> io::Result<ForkedWorker> {
+    let Program { argv, env, cpus, stdout, stderr, passed } = program;
+    let [program, arguments @ ..] = argv else {
         return Err(Errno::EINVAL.into());
     };
     let mut command = Command::new(OsStr::from_bytes(program));
     command.args(arguments.iter().map(|argument| OsStr::from_bytes(argument)));
     command.env_clear();
-    command.envs(spec.env.iter().map(|(name, value)| (OsStr::from_bytes(name), OsStr::from_bytes(value))));
+    command.envs(env.iter().map(|(name, value)| (OsStr::from_bytes(name), OsStr::from_bytes(value))));
     if let Some(stdout) = stdout {
         command.stdout(Stdio::from(stdout));
     }
     if let Some(stderr) = stderr {
         command.stderr(Stdio::from(stderr));
     }
-    let cpus = cpu_set(&spec.cpus)?;
+    let cpus = cpu_set(cpus)?;
+    let passed = passed.map(|fd| fd.as_raw_fd());
     let ignored = ignored.to_vec();
     let guard = getpid();
     // SAFETY: the closure makes only system calls: no allocation, no lock, no log.
@@ -96,6 +103,10 @@ pub fn spawn(
                 signal(*ignored, SigHandler::SigDfl)?;
             }
             sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
+            if let Some(passed) = passed {
+                // The caller's own stays open until this process has ended or executes the program.
+                Errno::result(libc::fcntl(passed, libc::F_SETFD, 0))?;
+            }
             Ok(())
         });
     }

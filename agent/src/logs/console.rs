@@ -154,13 +154,14 @@ impl Console {
         self.err.print(plain(&String::from_utf8_lossy(message.as_ref())).as_bytes());
     }
 
-    /// The losses of the two streams, a sentence each.
+    /// The losses of the two streams, in retrospect, a sentence each.
     #[must_use]
     pub fn losses(&self) -> Vec<String> {
         let streams = [&self.out, &self.err].into_iter().filter_map(|writer| {
             let (name, _) = writer.shared.other.get()?;
             let errno = writer.shared.lock().loss?;
-            Some(loss(name, errno))
+            let why = loss_reason(errno);
+            Some(format!("{name} could not be written ({why}); files of --log-dir are not affected"))
         });
         streams.collect()
     }
@@ -411,15 +412,19 @@ impl Shared {
 
 /// Why the output of a stream is lost, without a full stop.
 fn loss(stream: &str, errno: Errno) -> String {
-    let (why, how_long) = match errno {
-        Errno::EPIPE => ("its reader has closed the pipe", "from now on"),
-        Errno::EIO | Errno::EBADF | Errno::ENXIO => (errno.desc(), "from now on"),
-        _ => (errno.desc(), "as long as that lasts"),
+    let why = loss_reason(errno);
+    let how_long = match errno {
+        Errno::EPIPE | Errno::EIO | Errno::EBADF | Errno::ENXIO => "from now on",
+        _ => "as long as that lasts",
     };
     format!(
         "{stream} cannot be written ({why}): its output is lost {how_long}; files of --log-dir are not \
          affected"
     )
+}
+
+fn loss_reason(errno: Errno) -> &'static str {
+    if errno == Errno::EPIPE { "its reader has closed the pipe" } else { errno.desc() }
 }
 
 /// Writes everything, also to a non-blocking descriptor.

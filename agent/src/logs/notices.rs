@@ -1,6 +1,8 @@
 //! Notices as lines of the log: how urgent each is, and what programs need of it.
 
+use checkpoint::message::Level as SaverLevel;
 use rules::{
+    checkpoints::CheckpointNotice,
     failure::{ExitCause, WorkerFailure},
     notice::{Notice, RestartDecision},
 };
@@ -15,6 +17,7 @@ pub(crate) fn level(notice: &Notice) -> Level {
         | Notice::GpuShareExceeded { .. }
         | Notice::GpuMemoryUnseen
         | Notice::StoreNotReached { .. }
+        | Notice::ProgressMissing { .. }
         | Notice::MasterAway { .. }
         | Notice::MasterDead { .. }
         | Notice::OutcomeUnknown { .. }
@@ -24,6 +27,7 @@ pub(crate) fn level(notice: &Notice) -> Level {
         | Notice::RestartAfterHang { .. }
         | Notice::Fenced { .. } => Level::WARN,
         Notice::LocallyChecked(checked) if checked.fault.is_some() => Level::WARN,
+        Notice::Checkpoints(notice) => level_of_checkpoints(notice),
         Notice::Stopping { .. }
         | Notice::Killing
         | Notice::Regrouping { .. }
@@ -35,8 +39,23 @@ pub(crate) fn level(notice: &Notice) -> Level {
         | Notice::TestRunning { .. }
         | Notice::CheckOver { .. }
         | Notice::Assigned(_)
+        | Notice::Warm(_)
         | Notice::WaitingForMaster { .. }
         | Notice::MasterBack => Level::INFO,
+    }
+}
+
+fn level_of_checkpoints(notice: &CheckpointNotice) -> Level {
+    match notice {
+        CheckpointNotice::Saver { level: SaverLevel::Info, .. } | CheckpointNotice::Saving { .. } => {
+            Level::INFO
+        }
+        CheckpointNotice::Saver { level: SaverLevel::Warn, .. }
+        | CheckpointNotice::SaverEnded { .. }
+        | CheckpointNotice::NoState { .. }
+        | CheckpointNotice::Unfinished
+        | CheckpointNotice::NoSaver { .. } => Level::WARN,
+        CheckpointNotice::Saver { level: SaverLevel::Error, .. } => Level::ERROR,
     }
 }
 

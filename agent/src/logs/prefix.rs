@@ -2,7 +2,7 @@
 
 use rules::{LocalRank, Rank};
 
-use crate::template::substitute;
+use crate::placeholders::substitute;
 
 /// The values of the macros.
 #[derive(Debug, Clone)]

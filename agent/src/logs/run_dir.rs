@@ -16,7 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rules::LocalRank;
+use rules::{LocalRank, RunId};
 
 use super::error::LogError;
 use crate::config::LogDir;
@@ -42,7 +42,7 @@ impl RunDir {
                 base
             }
         };
-        let path = make_unique(&base, &format!("{}_", folder_name(run_id)))?;
+        let path = make_unique(&base, &format!("{}_", file_name(run_id)))?;
         Ok(Some(Self { path }))
     }
 
@@ -79,7 +79,7 @@ pub(crate) fn planned_folder(dir: &LogDir, run_id: &str) -> Option<PathBuf> {
         LogDir::Temporary(parent) => absolute(parent).join("torchelastic_<random>"),
         LogDir::At(path) => absolute(path),
     };
-    Some(base.join(format!("{}_<random>", folder_name(run_id))))
+    Some(base.join(format!("{}_<random>", file_name(run_id))))
 }
 
 /// The directory of one generation.
@@ -122,14 +122,8 @@ fn make_unique(parent: &Path, prefix: &str) -> Result<PathBuf, LogError> {
     Err(making(&path, io::ErrorKind::AlreadyExists.into()))
 }
 
-/// A run id as part of a directory's name: `/` and control characters become `_`, and it is truncated to the length
-/// of a file name. torchrun fails on `/`.
-fn folder_name(run_id: &str) -> String {
-    /// A file name has at most 255 bytes; `_` and 8 random letters follow.
-    const MAX_BYTES: usize = 200;
-    let mut name: String = run_id.chars().map(|c| if c == '/' || c.is_control() { '_' } else { c }).collect();
-    name.truncate(name.floor_char_boundary(MAX_BYTES));
-    name
+fn file_name(run_id: &str) -> String {
+    RunId(run_id.to_owned()).file_name()
 }
 
 /// Workers may change their working directory, so they get absolute paths.
@@ -206,7 +200,7 @@ mod tests {
                 Some(folder.path().canonicalize().unwrap().as_path())
             );
         }
-        assert_eq!(folder_name("../a b"), ".._a b");
+        assert_eq!(file_name("../a b"), "_._a b");
     }
 
     #[test]

@@ -33,7 +33,7 @@ impl Logs {
     pub fn new(config: LogConfig, run_id: &str, role: &str, console: Console) -> Result<Self, LogError> {
         let run_dir = RunDir::make(&config.dir, run_id)?;
         // As torchrun: the short name of socket.gethostname().
-        let hostname = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
+        let hostname = processes::host_name();
         Ok(Self { config, role: role.to_owned(), hostname, console, run_dir, sources: BTreeMap::new() })
     }
 

@@ -15,7 +15,7 @@ pub(super) enum LinkError {
     #[error("the job master at {at} did not answer within {} s", timeout.as_secs_f64())]
     Silent { at: String, timeout: Duration },
     #[error(
-        "something accepts connections at {at} and does not answer: if another program has the port, choose another port"
+        "a process accepts connections at {at} but does not answer: if it is another program, choose another port"
     )]
     Mute { at: String },
     #[error("the job master at {at} rejected the request: {}", status.message())]

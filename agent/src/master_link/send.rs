@@ -5,18 +5,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use diagnosis::gpus::Inventory;
 use master_proto::{
     convert::{
-        StacksPart, check_report, cut, detail_report, end_report, inventory_report, join_request,
-        training_report,
+        StacksPart, check_report, checkpoint_progress, checkpoint_report, cut, detail_report, end_report,
+        inventory_report, join_request, progress_report,
     },
     pb::{self, master_client::MasterClient},
 };
 use rules::{
     Round,
     check_order::CheckReport,
+    checkpoints::{CheckpointProgress, CheckpointReport},
     job::{Claim, NodeEnd},
     node::JoinRequest,
+    progress::ProgressReport,
     root_cause::FailureDetail,
-    training::TrainingReport,
     worker_group::Event,
 };
 use tonic::{Code, Status, transport::Channel};
@@ -42,9 +43,13 @@ pub enum ToMaster {
     /// What is known of the worker that failed first.
     Detail { round: Round, detail: Box<FailureDetail> },
     /// The progress of the workers.
-    Training(TrainingReport),
+    Progress(ProgressReport),
     /// A part of their stacks.
     Stacks(StacksPart),
+    /// What becomes of the checkpoints in memory.
+    Checkpoint(Box<CheckpointReport>),
+    /// How far the checkpoints are.
+    CheckpointProgress(CheckpointProgress),
     /// This node has ended.
     End(NodeEnd),
     /// Acknowledges the end of the job.
@@ -100,13 +105,21 @@ impl<E: From<Event>> MasterConnection<E> {
                 let report = detail_report(node_id, round, *detail);
                 self.connector.answered(client.report_detail(self.connector.signed(report))).await?;
             }
-            ToMaster::Training(report) => {
-                let report = training_report(node_id, report);
+            ToMaster::Progress(report) => {
+                let report = progress_report(node_id, report);
                 self.connector.answered(client.report_training(self.connector.signed(report))).await?;
             }
             ToMaster::Stacks(part) => {
                 let part = pb::StacksPart::from(part);
                 self.connector.answered(client.report_stacks(self.connector.signed(part))).await?;
+            }
+            ToMaster::Checkpoint(report) => {
+                let report = checkpoint_report(node_id, *report);
+                self.connector.answered(client.report_checkpoint(self.connector.signed(report))).await?;
+            }
+            ToMaster::CheckpointProgress(progress) => {
+                let report = checkpoint_progress(node_id, progress);
+                self.connector.answered(client.report_checkpoint(self.connector.signed(report))).await?;
             }
             ToMaster::End(end) => {
                 let is_farewell = !matches!(end, NodeEnd::Succeeded { .. });

@@ -40,7 +40,7 @@ async fn a_port_that_accepts_and_says_nothing_is_named_within_seconds() {
     let event = timeout(CALL - Duration::from_secs(1), received.recv()).await;
     let Ok(Some(Event::MasterAway { reason })) = event else { panic!("it is no master") };
     assert!(
-        reason.starts_with(&format!("something accepts connections at 127.0.0.1:{port} and does not answer")),
+        reason.starts_with(&format!("a process accepts connections at 127.0.0.1:{port} but does not answer")),
         "{reason}"
     );
     drop(listener);

@@ -76,7 +76,12 @@ impl Probe {
         let (handle, _listens_here) = match started {
             Ok(started) => started,
             Err(error) => {
-                let reason = format!("this node has no port for probes: {error}");
+                let no_port = "no port for probes could be opened on this node";
+                let reason = match error.kind() {
+                    // There is nothing to add, and the start of the agent has logged why.
+                    io::ErrorKind::Other => no_port.to_owned(),
+                    _ => format!("{no_port}: {error}"),
+                };
                 return Ok(Probed::Failed { reason });
             }
         };

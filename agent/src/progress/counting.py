@@ -31,8 +31,16 @@ def open_counter():
                 count = mapped
         finally:
             os.close(file)
+        if listing and count[0] == 1:
+            leave_list()
     except Exception:
         pass
+
+
+def leave_list():
+    # Once, for the template of the workers that come after this one.
+    with open(listing, "w") as file:
+        file.write(chr(10).join(list(sys.modules)))
 
 
 def stop_counting():

@@ -8,6 +8,9 @@ const START: &str = include_str!("start.py");
 /// What runs when torch's optimizers are imported.
 const COUNTING: &str = include_str!("counting.py");
 
+/// What the template of warm workers does.
+const TEMPLATE: &str = include_str!("../warm/template.py");
+
 /// The module by which Python finds it.
 const NAME: &[u8] = b"sitecustomize.py";
 
@@ -20,14 +23,31 @@ fn source() -> String {
     format!("COUNTING = r'''{counting}'''\nexec(compile(r'''{start}''', '<dlrover-run>', 'exec'))\n")
 }
 
+/// The same for the template of warm workers, which runs the text of a worker's start itself.
+fn template_source() -> String {
+    let [start, counting, template] = [START, COUNTING, TEMPLATE].map(without_comments);
+    let strings = [("COUNTING", counting), ("START", start)]
+        .map(|(name, text)| [name, " = r'''", &text, "'''\n"].concat());
+    [&strings.concat(), "exec(compile(r'''", &template, "''', '<dlrover-run>', 'exec'))\n"].concat()
+}
+
+/// The file of workers.
+pub(super) fn zip() -> Vec<u8> {
+    zip_of(&source())
+}
+
+/// That of the template of warm workers.
+pub(crate) fn template_zip() -> Vec<u8> {
+    zip_of(&template_source())
+}
+
 fn without_comments(source: &str) -> String {
     let lines = source.lines().filter(|line| !line.is_empty() && !line.trim_start().starts_with('#'));
     lines.flat_map(|line| [line, "\n"]).collect()
 }
 
 /// The zip: one member with its local header, the directory, and the end of the directory.
-pub(super) fn zip() -> Vec<u8> {
-    let source = source();
+fn zip_of(source: &str) -> Vec<u8> {
     let length = u32::try_from(source.len()).unwrap_or_default();
     // Version, flags, method (stored), time, date, checksum, both lengths, length of the name, of what follows it.
     let mut member = Vec::new();
@@ -60,7 +80,7 @@ mod tests {
 
     #[test]
     fn the_texts_fit_into_strings_of_python() {
-        for text in [START, COUNTING] {
+        for text in [START, COUNTING, TEMPLATE] {
             assert!(text.is_ascii() && !text.contains("'''") && !text.contains('\\') && text.ends_with('\n'));
         }
     }

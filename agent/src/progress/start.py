@@ -7,8 +7,17 @@
 import os, sys
 
 name, entry, ours = __name__, __file__[: -len("/sitecustomize.py")], sys.modules[__name__]
-without = lambda entries: [one for one in entries if one != entry]
 finder, waits = None, True
+
+
+def drop_entry(entry):
+    # Out of the environment, as the launcher has put it there.
+    entries = os.environ.get("PYTHONPATH", "").split(":")
+    if entries == [entry]:
+        del os.environ["PYTHONPATH"]
+    elif entry in entries:
+        # Twice the entry and nothing else stands for a variable that was set to nothing.
+        os.environ["PYTHONPATH"] = ":".join(one for one in entries if one != entry)
 
 
 class DlroverRunProgress(object):
@@ -26,13 +35,9 @@ class DlroverRunProgress(object):
 
 try:
     counter = os.environ.pop("DLROVER_PROGRESS_COUNTER", "")
-    sys.path[:] = without(sys.path)
-    entries = os.environ.get("PYTHONPATH", "").split(":")
-    if entries == [entry]:
-        del os.environ["PYTHONPATH"]
-    elif entry in entries:
-        # Twice the entry and nothing else stands for a variable that was set to nothing.
-        os.environ["PYTHONPATH"] = ":".join(without(entries))
+    listing = os.environ.pop("DLROVER_WARM_LIST", "")
+    sys.path[:] = [one for one in sys.path if one != entry]
+    drop_entry(entry)
     sys.path_importer_cache.pop(entry, None)
     sys.modules["zipimport"]._zip_directory_cache.pop(entry, None)
     identity = os.stat(counter)

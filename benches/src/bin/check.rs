@@ -12,18 +12,13 @@ use dlrover_benches::{
     Outcome,
     cases::Cases,
     check,
+    end::exit_code,
     launcher::{self, Bench},
     machine,
 };
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let _ignored = writeln!(std::io::stderr(), "\ncheck: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code("check", run())
 }
 
 fn run() -> Outcome<()> {

@@ -7,16 +7,10 @@
 
 use std::{io::Write as _, process::ExitCode};
 
-use dlrover_benches::{Outcome, cases::Cases, gpus, machine};
+use dlrover_benches::{Outcome, cases::Cases, end::exit_code, gpus, machine};
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let _ignored = writeln!(std::io::stderr(), "\ngpus: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code("gpus", run())
 }
 
 fn run() -> Outcome<()> {

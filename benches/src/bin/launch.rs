@@ -23,19 +23,14 @@ use std::{io::Write as _, process::ExitCode};
 
 use dlrover_benches::{
     Outcome,
+    end::exit_code,
     launch::{self, Amount, CASES, Case},
     launcher::{self, Bench},
     machine,
 };
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let _ignored = writeln!(std::io::stderr(), "\nlaunch: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code("launch", run())
 }
 
 fn run() -> Outcome<()> {

@@ -16,6 +16,7 @@ use std::{io::Write as _, process::ExitCode};
 
 use dlrover_benches::{
     Outcome,
+    end::exit_code,
     launcher::{self, Bench},
     machine,
     rendezvous::{self, Amount},
@@ -29,13 +30,7 @@ enum Part {
 }
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let _ignored = writeln!(std::io::stderr(), "\nrendezvous: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code("rendezvous", run())
 }
 
 fn run() -> Outcome<()> {

@@ -20,18 +20,14 @@
 use std::{io::Write as _, process::ExitCode};
 
 use dlrover_benches::{
-    Outcome, launcher, machine,
+    Outcome,
+    end::exit_code,
+    launcher, machine,
     stack_dumps::{self, Amount},
 };
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let _ignored = writeln!(std::io::stderr(), "\nstacks: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code("stacks", run())
 }
 
 fn run() -> Outcome<()> {

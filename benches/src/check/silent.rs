@@ -125,6 +125,7 @@ fn terms(run_id: String) -> pb::Terms {
         last_call_millis: 30_000,
         join_timeout_millis: 600_000,
         require_uniform: false,
+        save_at_breakpoint: false,
         hang: Some(pb::HangTerms {
             timeout_millis: 300_000,
             grace_millis: 1_800_000,

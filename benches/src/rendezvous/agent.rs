@@ -34,7 +34,7 @@ type Client = MasterClient<Channel>;
 /// A command to an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Command {
-    /// Ask for a seat.
+    /// Ask for an assignment.
     Join,
     /// Do not join again after the next stop.
     Hold,
@@ -53,8 +53,8 @@ pub(super) enum Event {
     Back,
     /// It has joined.
     Joined,
-    /// It has a seat; the message had so many bytes.
-    Seated { round: u32, bytes: usize },
+    /// It has an assignment; the message had so many bytes.
+    Assigned { round: u32, bytes: usize },
     /// It must stop its workers.
     Stopped,
     /// The job is over.
@@ -75,10 +75,10 @@ pub(super) struct Report {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// It has not asked for a seat.
+    /// It has not asked for an assignment.
     Idle,
     Waiting,
-    Seated,
+    Assigned,
     /// Its workers are being stopped.
     Stopping,
     /// Its workers succeeded.
@@ -98,8 +98,8 @@ pub(super) struct Agent {
     commands: mpsc::UnboundedReceiver<Command>,
     phase: Phase,
     is_held: bool,
-    /// The last seat.
-    seat: pb::Assignment,
+    /// The last assignment.
+    assignment: pb::Assignment,
     pause: Duration,
 }
 
@@ -121,7 +121,7 @@ impl Agent {
             commands,
             phase: Phase::Idle,
             is_held: false,
-            seat: pb::Assignment::default(),
+            assignment: pb::Assignment::default(),
             pause: FIRST_PAUSE,
         };
         tokio::spawn(agent.run());
@@ -187,7 +187,7 @@ impl Agent {
         match self.phase {
             Phase::Idle => return Ok(()),
             Phase::Waiting => self.join(client).await?,
-            Phase::Seated => self.resume(client, pb::WorkersState::Running).await?,
+            Phase::Assigned => self.resume(client, pb::WorkersState::Running).await?,
             Phase::Stopping => self.resume(client, pb::WorkersState::Stopping).await?,
             Phase::Done => self.succeed(client).await?,
         }
@@ -205,7 +205,7 @@ impl Agent {
             Command::Fail => {
                 let report = pb::FailureReport {
                     node_id: self.node_id(),
-                    round: self.seat.round,
+                    round: self.assignment.round,
                     reason: "local rank 3 (pid 4711) failed with exit code 1".to_owned(),
                     gives_up: false,
                     has_detail: false,
@@ -232,12 +232,12 @@ impl Agent {
                 };
                 call(client.report_hosting(self.signed(report))).await?;
             }
-            Some(Payload::Seat(seat)) => {
-                self.say(Event::Seated { round: seat.round, bytes });
-                self.phase = Phase::Seated;
-                self.seat = seat;
+            Some(Payload::Assigned(assignment)) => {
+                self.say(Event::Assigned { round: assignment.round, bytes });
+                self.phase = Phase::Assigned;
+                self.assignment = assignment;
             }
-            Some(Payload::Regroup(pb::Regroup { round, .. })) if round == self.seat.round => {
+            Some(Payload::Regroup(pb::Regroup { round, .. })) if round == self.assignment.round => {
                 self.say(Event::Stopped);
                 self.phase = Phase::Stopping;
                 if !self.is_held {
@@ -252,9 +252,10 @@ impl Agent {
                 return Ok(true);
             }
             Some(Payload::Refused(pb::Refused { reason })) => self.say(Event::Refused(reason)),
-            // There are no checks and no hangs.
+            // There are no checks, no hangs and no checkpoints.
             Some(
-                Payload::Check(_)
+                Payload::Checkpoint(_)
+                | Payload::Check(_)
                 | Payload::CancelCheck(_)
                 | Payload::CheckOver(_)
                 | Payload::Excluded(_)
@@ -269,8 +270,8 @@ impl Agent {
 
     async fn join(&mut self, client: &mut Client) -> CallResult<()> {
         self.is_held = false;
-        if matches!(self.phase, Phase::Seated | Phase::Stopping) {
-            self.request.after_round = Some(self.seat.round);
+        if matches!(self.phase, Phase::Assigned | Phase::Stopping) {
+            self.request.after_round = Some(self.assignment.round);
         }
         self.phase = Phase::Waiting;
         call(client.join(self.signed(self.request.clone()))).await?;
@@ -282,11 +283,11 @@ impl Agent {
         let request = pb::ResumeRequest {
             fence: None,
             node: Some(self.request.clone()),
-            round: self.seat.round,
-            seat: self.seat.seat,
-            nodes: self.seat.nodes,
-            master_addr: self.seat.master_addr.clone(),
-            master_port: self.seat.master_port,
+            round: self.assignment.round,
+            node_rank: self.assignment.node_rank,
+            nodes: self.assignment.nodes,
+            master_addr: self.assignment.master_addr.clone(),
+            master_port: self.assignment.master_port,
             workers_state: phase.into(),
         };
         call(client.resume(self.signed(request))).await?;
@@ -295,7 +296,7 @@ impl Agent {
 
     async fn succeed(&mut self, client: &mut Client) -> CallResult<()> {
         self.phase = Phase::Done;
-        let end = pb::end_report::End::Succeeded(pb::NodeSucceeded { round: self.seat.round });
+        let end = pb::end_report::End::Succeeded(pb::NodeSucceeded { round: self.assignment.round });
         let report = pb::EndReport { node_id: self.node_id(), end: Some(end) };
         call(client.report_end(self.signed(report))).await?;
         Ok(())
@@ -333,6 +334,7 @@ fn request(number: usize, of: u32, secret: &NodeSecret) -> pb::JoinRequest {
             require_uniform: false,
             check: None,
             hang: None,
+            save_at_breakpoint: false,
         }),
         attributes: Some(pb::NodeAttributes {
             host_name: host.clone(),
@@ -356,7 +358,7 @@ async fn beats(mut client: Client, secret: NodeSecret, welcome: pb::Welcome) -> 
     let pb::Welcome { beat_millis: mut millis, session, .. } = welcome;
     while millis > 0 {
         sleep(Duration::from_millis(millis)).await;
-        let beat = pb::BeatRequest { node_id: node_id.clone(), seated_round: None, session };
+        let beat = pb::BeatRequest { node_id: node_id.clone(), taken_round: None, session };
         match call(client.beat(signed(&secret, beat))).await {
             Ok(pb::BeatReply { is_known: true, next_millis }) => millis = next_millis,
             Ok(_) => return "forgotten".into(),

@@ -22,10 +22,10 @@ pub(super) struct Agents {
     port: u16,
     agents: Vec<mpsc::UnboundedSender<Command>>,
     reports: mpsc::UnboundedReceiver<Report>,
-    /// The last round that all have a seat in.
+    /// The last round that all have an assignment in.
     round: Option<u32>,
-    /// Size of the largest message with a seat.
-    pub(super) seat_bytes: usize,
+    /// Size of the largest message with an assignment.
+    pub(super) assignment_bytes: usize,
 }
 
 /// The times of one failure; milliseconds after it was reported.
@@ -33,8 +33,8 @@ pub(super) struct Agents {
 pub(super) struct RoundTimes {
     /// Each other agent was stopped.
     pub(super) stopped: Vec<f64>,
-    /// Each agent has its seat in the next round.
-    pub(super) seated: Vec<f64>,
+    /// Each agent has its assignment in the next round.
+    pub(super) assigned: Vec<f64>,
 }
 
 /// The times of a restart of the master; milliseconds after `SIGKILL`.
@@ -49,13 +49,13 @@ pub(super) struct Reconnects {
 }
 
 impl Agents {
-    /// Connects and joins all at once; milliseconds until the last has subscribed and until it has its seat. They join as
+    /// Connects and joins all at once; milliseconds until the last has subscribed and until it has its assignment. They join as
     /// soon as they are subscribed, as real ones do: the master reserves half of its capacity for nodes of the job.
     pub(super) async fn join_all(port: u16, count: usize) -> Outcome<(Self, f64, f64)> {
         let (send, reports) = mpsc::unbounded_channel();
         let (began, of) = (Instant::now(), u32::try_from(count)?);
         let agents = (0..count).map(|number| Agent::start(number, of, port, send.clone())).collect();
-        let mut agents = Self { port, agents, reports, round: None, seat_bytes: 0 };
+        let mut agents = Self { port, agents, reports, round: None, assignment_bytes: 0 };
         for agent in 0..count {
             agents.send(agent, Command::Join)?;
         }
@@ -70,8 +70,8 @@ impl Agents {
             })
             .await?;
         let subscribed = ms(began, Instant::now());
-        let seated = agents.seats(began, |_| ()).await?;
-        Ok((agents, subscribed, last(&seated)))
+        let assigned = agents.assignments(began, |_| ()).await?;
+        Ok((agents, subscribed, last(&assigned)))
     }
 
     /// One agent fails; the others are stopped and join again at once.
@@ -80,8 +80,8 @@ impl Agents {
         let mut stopped = Vec::new();
         let began = Instant::now();
         self.send(failing, Command::Fail)?;
-        let seated = self
-            .seats(began, |report| {
+        let assigned = self
+            .assignments(began, |report| {
                 if matches!(report.event, Event::Stopped) {
                     stopped.push(ms(began, report.at));
                 }
@@ -90,10 +90,10 @@ impl Agents {
         if stopped.len() + 1 != self.agents.len() {
             return Err(format!("{} of {} agents were stopped", stopped.len(), self.agents.len() - 1).into());
         }
-        Ok(RoundTimes { stopped, seated })
+        Ok(RoundTimes { stopped, assigned })
     }
 
-    /// Lets the last agent join; milliseconds until each has its seat.
+    /// Lets the last agent join; milliseconds until each has its assignment.
     pub(super) async fn last_join(&mut self, turn: usize) -> Outcome<Vec<f64>> {
         let count = self.agents.len();
         let (last, failing) = (turn * 7 % count, (turn * 7 + 1) % count);
@@ -108,30 +108,30 @@ impl Agents {
         .await?;
         let began = Instant::now();
         self.send(last, Command::Join)?;
-        self.seats(began, |_| ()).await
+        self.assignments(began, |_| ()).await
     }
 
-    /// Waits until all have a seat in one further round.
-    async fn seats(&mut self, began: Instant, mut also: impl FnMut(&Report)) -> Outcome<Vec<f64>> {
+    /// Waits until all have an assignment in one further round.
+    async fn assignments(&mut self, began: Instant, mut also: impl FnMut(&Report)) -> Outcome<Vec<f64>> {
         let (count, before) = (self.agents.len(), self.round);
-        let mut seated = Vec::with_capacity(count);
-        let (mut now, mut max) = (before, self.seat_bytes);
-        self.until("have a seat", false, |report| {
+        let mut assigned = Vec::with_capacity(count);
+        let (mut now, mut max) = (before, self.assignment_bytes);
+        self.until("have an assignment", false, |report| {
             also(&report);
-            if let Event::Seated { round, bytes } = report.event
+            if let Event::Assigned { round, bytes } = report.event
                 && before.is_none_or(|before| round > before)
             {
                 if now < Some(round) {
-                    seated.clear();
+                    assigned.clear();
                 }
                 (now, max) = (now.max(Some(round)), max.max(bytes));
-                seated.push(ms(began, report.at));
+                assigned.push(ms(began, report.at));
             }
-            seated.len() == count
+            assigned.len() == count
         })
         .await?;
-        (self.round, self.seat_bytes) = (now, max);
-        Ok(seated)
+        (self.round, self.assignment_bytes) = (now, max);
+        Ok(assigned)
     }
 
     /// Requests the whole table; milliseconds and bytes.
@@ -167,7 +167,7 @@ impl Agents {
         let mut reconnects = Reconnects::default();
         let mut has_subscribed = vec![false; count];
         let mut is_back = vec![false; count];
-        let mut seated = 0;
+        let mut assigned = 0;
         let mut on_report = |reconnects: &mut Reconnects, report: Report| {
             match report.event {
                 Event::Subscribed if !std::mem::replace(&mut has_subscribed[report.agent], true) => {
@@ -176,26 +176,26 @@ impl Agents {
                 Event::Back if !std::mem::replace(&mut is_back[report.agent], true) => {
                     reconnects.back.push(ms(began, report.at));
                 }
-                Event::Stopped => (reconnects.stopped, seated) = (reconnects.stopped + 1, 0),
-                Event::Seated { .. } => seated += 1,
+                Event::Stopped => (reconnects.stopped, assigned) = (reconnects.stopped + 1, 0),
+                Event::Assigned { .. } => assigned += 1,
                 _ => {}
             }
-            (reconnects.back.len() == count, seated)
+            (reconnects.back.len() == count, assigned)
         };
         self.until("come back", true, |report| on_report(&mut reconnects, report).0).await?;
         // An agent that is stopped now is stopped because others were late.
         let grace = return_grace(Duration::ZERO, u32::try_from(count)?);
         let until = Instant::now() + grace + OBSERVATION;
-        let mut seats = 0;
+        let mut assignments = 0;
         while let Some(left) = until.checked_duration_since(Instant::now()) {
             check_interrupt()?;
             if let Ok(Some(report)) = timeout(left.min(Duration::from_millis(200)), self.reports.recv()).await
             {
-                seats = on_report(&mut reconnects, report).1;
+                assignments = on_report(&mut reconnects, report).1;
             }
         }
-        if reconnects.stopped > 0 && seats < count {
-            self.until("have a seat after the restart", true, |report| {
+        if reconnects.stopped > 0 && assignments < count {
+            self.until("have an assignment after the restart", true, |report| {
                 on_report(&mut reconnects, report).1 >= count
             })
             .await?;

@@ -41,14 +41,14 @@ impl Times {
 pub(super) struct Measured {
     pub(super) agents: usize,
     pub(super) subscribe: f64,
-    pub(super) first_seats: f64,
+    pub(super) first_assignments: f64,
     pub(super) join: Times,
     pub(super) stopped: Times,
     pub(super) turn: Times,
     /// CPU of a turn: the master's and the bench's own.
     pub(super) master_cpu: Figures,
     pub(super) bench_cpu: Figures,
-    pub(super) seat_bytes: usize,
+    pub(super) assignment_bytes: usize,
     pub(super) table_bytes: usize,
     pub(super) table: Figures,
     /// CPU of the master in percent of one core, and how often it was woken in a second.
@@ -78,9 +78,9 @@ pub(super) async fn measure(plan: &Plan, state_dir: Option<&Path>, amount: Amoun
     let doing = |event: &str| progress(format_args!("{count} agents {with} --state-dir: {event}"));
     doing("connect")?;
     let mut master = start(plan, 0, state_dir).await?;
-    let (mut agents, subscribe, first_seats) =
+    let (mut agents, subscribe, first_assignments) =
         Agents::join_all(master.port, count).await.map_err(|error| with_lines(error, &master))?;
-    let mut measured = Measured { agents: count, subscribe, first_seats, ..Measured::default() };
+    let mut measured = Measured { agents: count, subscribe, first_assignments, ..Measured::default() };
     for round in 0..amount.rounds {
         doing(&format!("round {} of {}", round + 1, amount.rounds))?;
         measured.round(&master, &mut agents, round).await.map_err(|error| with_lines(error, &master))?;
@@ -90,7 +90,7 @@ pub(super) async fn measure(plan: &Plan, state_dir: Option<&Path>, amount: Amoun
         measured.table.add(took);
         measured.table_bytes = bytes;
     }
-    measured.seat_bytes = agents.seat_bytes;
+    measured.assignment_bytes = agents.assignment_bytes;
     doing("idle")?;
     agents.idle(SETTLE).await?;
     measured.memory = mb(Memory::of(master.pid()?)?.pss);
@@ -123,7 +123,7 @@ impl Measured {
         self.master_cpu.add(Used::of(master.pid()?)?.since(before.0).cpu_ns as f64 / 1e6);
         self.bench_cpu.add(Used::of(own)?.since(before.1).cpu_ns as f64 / 1e6);
         self.stopped.add(&turn.stopped);
-        self.turn.add(&turn.seated);
+        self.turn.add(&turn.assigned);
         Ok(())
     }
 }

@@ -67,7 +67,7 @@ pub(super) async fn measure(plan: &Plan, rounds: usize, hold: Duration) -> Outco
         let side = &mut sides[usize::from(is_watched)];
         for round in 0..rounds {
             side.join.add(last(&agents.last_join(round).await?));
-            side.restart.add(last(&agents.fail(round).await?.seated));
+            side.restart.add(last(&agents.fail(round).await?.assigned));
         }
         drop(watchers);
         if turn + 2 == TURNS.len() {
@@ -83,8 +83,8 @@ pub(super) async fn measure(plan: &Plan, rounds: usize, hold: Duration) -> Outco
     heading(&format!(
         "{count} agents, with --http scraped every second and followed by a page, and without"
     ))?;
-    row("last join -> last seat", &without.join, &with.join)?;
-    row("failure -> last seat of the next round", &without.restart, &with.restart)
+    row("last join -> last assignment", &without.join, &with.join)?;
+    row("failure -> last assignment, next round", &without.restart, &with.restart)
 }
 
 fn row(name: &str, without: &Figures, with: &Figures) -> Outcome<()> {

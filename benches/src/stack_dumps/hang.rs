@@ -35,8 +35,8 @@ pub(super) fn measure(setup: &mut Setup) -> Outcome<()> {
             (seen.probe, seen.first_file),
             (seen.first_file, seen.pictures),
             (seen.probe, seen.pictures),
-            (seen.pictures, seen.told),
-            (due, seen.told),
+            (seen.pictures, seen.printed),
+            (due, seen.printed),
         ];
         sentence = seen.line;
         for (span, (from, to)) in spans.iter_mut().zip(of_round) {

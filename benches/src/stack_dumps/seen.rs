@@ -24,7 +24,7 @@ pub(super) struct Seen {
     /// The last of the merged files was there.
     pub(super) pictures: u64,
     /// The launcher's line was there.
-    pub(super) told: u64,
+    pub(super) printed: u64,
     /// That line.
     pub(super) line: String,
 }
@@ -62,13 +62,13 @@ impl Watches {
         let mut so_far = SoFar::default();
         loop {
             let is_new = self.read(&mut so_far)?;
-            let told = now_ns();
+            let printed = now_ns();
             if let Some(line) = is_new.then(&stderr).as_deref().and_then(hang_line) {
                 let SoFar { probe, first_file, pictures, .. } = so_far;
                 let (Some(probe), Some(first_file), Some(pictures)) = (probe, first_file, pictures) else {
                     return Err(format!("not all was seen of a hang: {so_far:?}; {line}").into());
                 };
-                return Ok(Seen { probe, first_file, pictures, told, line: line.to_owned() });
+                return Ok(Seen { probe, first_file, pictures, printed, line: line.to_owned() });
             }
             let left = deadline_ns.saturating_sub(now_ns()).div_ceil(1_000_000);
             if left == 0 {

@@ -91,7 +91,7 @@ pub enum BadMatrix {
         back: String,
     },
     /// More devices than the search supports.
-    #[error("the topology has {0} accelerators, and at most {MAX_GPUS} are chosen from")]
+    #[error("the topology has {0} accelerators; at most {MAX_GPUS} are supported")]
     TooMany(usize),
 }
 

@@ -97,11 +97,11 @@ pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Healt
     let is_busy = |gpu: &&Gpu| terms.busy_permille.is_some_and(|permille| is_busy(gpu, permille));
     let busy: Vec<&Gpu> = visible.iter().copied().filter(is_busy).collect();
     let free = visible.len() - busy.len();
-    let told: Vec<String> = busy.iter().map(|gpu| taken(gpu)).collect();
+    let in_use: Vec<String> = busy.iter().map(|gpu| taken(gpu)).collect();
     if free >= needed {
         let links = visible.iter().filter_map(|gpu| dead_links(gpu));
         return Health::Fit {
-            notes: denied.into_iter().chain(told).chain(links).chain(unanswered).collect(),
+            notes: denied.into_iter().chain(in_use).chain(links).chain(unanswered).collect(),
         };
     }
     if waited < BUSY_TIMEOUT {
@@ -111,7 +111,7 @@ pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Healt
         "{} needed, {free} of {} free: {}",
         counted(needed, "accelerator"),
         visible.len(),
-        told.join("; ")
+        in_use.join("; ")
     );
     Health::Unfit(LocalFault { component: Component::GpuBusy, reason })
 }

@@ -59,7 +59,7 @@ pub enum ShareError {
     },
     /// Not a number.
     #[error(
-        "`{variable}={value}`: the GPU share plugin gives {expected} here; see how it was set up on this node"
+        "`{variable}={value}`: expected {expected}; check the configuration of the GPU share plugin on this node"
     )]
     Number {
         variable: &'static str,
@@ -102,10 +102,10 @@ impl Share {
                 expected: "no more than the device has",
             });
         }
-        let device = number(INDEX, "a number of a device", 0)?.unwrap_or(0);
+        let device = number(INDEX, "the number of a device", 0)?.unwrap_or(0);
         let Ok(device) = u32::try_from(device) else {
             let value = device.to_string();
-            return Err(ShareError::Number { variable: INDEX, value, expected: "a number of a device" });
+            return Err(ShareError::Number { variable: INDEX, value, expected: "the number of a device" });
         };
         Ok(Some(Self { device, part, whole }))
     }

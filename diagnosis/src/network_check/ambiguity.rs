@@ -36,10 +36,11 @@ pub(super) fn all(
     for blamed in facts.fabric.blamed.iter().filter(|blamed| !is_replaced(blamed.element)) {
         let elements = std::iter::once(&blamed.element).chain(&blamed.rivals);
         // Without known pods their switches are all that is between racks.
-        let is_told = |element: &&FabricElement| {
+        let is_separate = |element: &&FabricElement| {
             has_pods || **element == blamed.element || !matches!(element, FabricElement::PodSwitch(_))
         };
-        let elements = elements.filter(is_told).map(|element| cut::network_element(&rack, &pod, *element));
+        let elements =
+            elements.filter(is_separate).map(|element| cut::network_element(&rack, &pod, *element));
         // So few may all have used the dead part of the paths.
         let is_few = blamed.pairs.len() < TESTED;
         let of_racks = match blamed.element {
@@ -67,8 +68,8 @@ pub(super) fn all(
     };
     for (number, node) in (0_u32..).zip(&facts.nodes) {
         let own = log.rack(number);
-        let is_told = facts.racks.is_leaf_dead(own);
-        if is_told || !(node.is_undecided || node.is_held || node.is_out_of_reach) {
+        let is_leaf_dead = facts.racks.is_leaf_dead(own);
+        if is_leaf_dead || !(node.is_undecided || node.is_held || node.is_out_of_reach) {
             continue;
         }
         let mut candidates = vec![

@@ -13,7 +13,7 @@ pub enum ComputeKind {
     Unspecified,
     /// Matrix products on any processor.
     Processor,
-    /// A kernel of our own on an accelerator.
+    /// dlrover's CUDA kernel on an accelerator.
     OwnKernel {
         /// The accelerator, as its driver calls it.
         model: String,
@@ -30,7 +30,7 @@ impl fmt::Display for ComputeKind {
         match self {
             Self::Unspecified => f.write_str("an unknown measure"),
             Self::Processor => f.write_str("matrix products on the processor"),
-            Self::OwnKernel { model } => write!(f, "a kernel of our own on {model}"),
+            Self::OwnKernel { model } => write!(f, "dlrover's CUDA kernel on {model}"),
             Self::Cublas { model } => write!(f, "matrix products by cuBLAS on {model}"),
         }
     }

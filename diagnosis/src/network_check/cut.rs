@@ -103,12 +103,12 @@ impl NetworkElement {
         let (rack, pod) = (|rack: &u32| names.rack(*rack), |pod: &u32| names.pod(*pod));
         match self {
             Self::Node(it) => format!("{} is broken", node(it)),
-            Self::Link(a, b) => format!("the path between {} and {} is down", node(a), node(b)),
+            Self::Link(a, b) => format!("the link between {} and {} is down", node(a), node(b)),
             Self::RackPair(a, b) => format!("the path between {} and {} is down", rack(a), rack(b)),
             Self::Uplink(it) => format!("the uplink of {} is down", rack(it)),
             Self::PartialUplink(it) => format!("part of the uplinks of {} is down", rack(it)),
             Self::Leaf(it) => format!("the switch of {} is down", rack(it)),
-            Self::Pod(it) => format!("the switch of {} is down", pod(it)),
+            Self::Pod(it) => format!("{} is cut off from the others", pod(it)),
         }
     }
 }

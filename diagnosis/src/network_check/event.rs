@@ -38,7 +38,8 @@ pub struct Policy {
 /// is `node 3`, `rack 3`, `pod 3`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FabricNames {
-    /// The nodes, each with its number, for a number alone says little outside the check: `node 3 (host-d, 10.0.0.4)`.
+    /// The nodes, each with its number, for a number alone says little outside the check: `node number 3
+    /// (host-d, 10.0.0.4)`.
     pub nodes: Vec<String>,
     /// The racks' switches.
     pub racks: Vec<String>,

@@ -122,15 +122,15 @@ fn unreachable(
     };
     // Known once all was tested.
     let last = log.rounds.len().checked_sub(1).and_then(index);
-    let mut told = vec![Evidence { round: last, partners: Vec::new(), message: why }];
+    let mut listed = vec![Evidence { round: last, partners: Vec::new(), message: why }];
     let failed = tests.iter().filter(|(_, _, judged)| judged.result == TestResult::Fail);
     let tell = |(round, test, _): &Listed<'_>| {
         let partners: Vec<u32> = others(test, number).collect();
         let message = format!("failed with {}: {}", names.all_of(&partners), reason(names, test, number));
         Evidence { round: index(*round), partners, message }
     };
-    told.extend(failed.take(MAX_LISTED).map(tell));
-    told
+    listed.extend(failed.take(MAX_LISTED).map(tell));
+    listed
 }
 
 /// `failed with node 4, which is verified: connection timed out after 2.0 s`.
@@ -170,8 +170,9 @@ fn compute_message(log: &CheckLog, number: u32, ratio: ComputeRatio) -> String {
     } else {
         format!("; left out as outliers: {}{more}", named.join(", "))
     };
+    let all = if samples == 1 { String::from("1 sample") } else { format!("each of {samples} samples") };
     format!(
-        "{lowest:.2} times the mean compute time of the others in {samples} of {samples} samples: at least {} against \
+        "{lowest:.2} times the mean compute time of the others in {all}: at least {} against \
          {}{}; the mean is of {} that ran the same computation{left_out}",
         millis(shortest),
         millis(mean),
@@ -236,9 +237,11 @@ fn passes(names: &FabricNames, number: u32, tests: &[Listed<'_>]) -> Option<Evid
     let mut passed = tests.iter().filter(|(_, _, judged)| judged.works);
     let (round, test, _) = passed.next()?;
     let partners: Vec<u32> = others(test, number).collect();
-    let further = passed.count();
-    let message =
-        format!("also passed with {}, and in {}", names.all_of(&partners), counted(further, "further test"));
+    let further = match passed.count() {
+        0 => String::new(),
+        further => format!(", and in {}", counted(further, "further test")),
+    };
+    let message = format!("also passed with {}{further}", names.all_of(&partners));
     Some(Evidence { round: index(*round), partners, message })
 }
 
@@ -249,20 +252,20 @@ fn inconclusive(names: &FabricNames, facts: &Facts, number: u32, tests: &[Listed
     }
     let tell = |(round, test, judged): &Listed<'_>| {
         let partners: Vec<u32> = others(test, number).collect();
-        let doubt = match &partners[..] {
+        let (doubt, doubt_after) = match &partners[..] {
             [partner] if facts.is(*partner, |it| it.good) => {
-                "which is verified; one failed test is not enough evidence"
+                (", which is verified", "; one failed test is not enough evidence")
             }
-            [partner] if facts.is(*partner, |it| it.is_gone) => "which was lost",
-            [_] => "which is also unverified",
-            _ => "of which any two may be at fault",
+            [partner] if facts.is(*partner, |it| it.is_gone) => (", which was lost", ""),
+            [_] => (", which is also unverified", ""),
+            _ => ("", "; any of the three nodes may be at fault"),
         };
-        let partner = format!("{}, {doubt}", names.all_of(&partners));
+        let partner = format!("{}{doubt}", names.all_of(&partners));
         let message = match judged.result {
             TestResult::Fail => format!("failed with {partner}: {}", reason(names, test, number)),
             TestResult::Pass | TestResult::Slow => slow_message(names, number, &partner, test, *judged),
         };
-        Evidence { round: index(*round), partners, message }
+        Evidence { round: index(*round), partners, message: message + doubt_after }
     };
     tests.iter().take(MAX_LISTED).map(tell).collect()
 }

@@ -204,8 +204,8 @@ impl Facts {
                     })
             };
             let sound = count(evidence.iter().filter(is_sound));
-            let is_told = !self.racks.is_in_doubt(log, *node, evidence);
-            if self.is(*node, |it| it.good) && sound >= self.needed && is_told {
+            let is_certain = !self.racks.is_in_doubt(log, *node, evidence);
+            if self.is(*node, |it| it.good) && sound >= self.needed && is_certain {
                 died.push((*node, evidence.clone()));
             }
         }
@@ -264,8 +264,8 @@ pub(super) fn all_met(test: &TestRecord) -> impl Iterator<Item = Pair> {
 fn pair_tests(log: &CheckLog, judged: &[Vec<Judged>]) -> Vec<PairTest> {
     let mut pairs = Vec::new();
     for (round, index, test, judged) in tests(&log.rounds, judged) {
-        let is_told = judged.works || test.members.len() == 2;
-        for ends in all_met(test).filter(|_| is_told) {
+        let counts = judged.works || test.members.len() == 2;
+        for ends in all_met(test).filter(|_| counts) {
             pairs.push(PairTest {
                 round,
                 index,

@@ -108,14 +108,14 @@ fn telling(
     element: FabricElement,
     rival: FabricElement,
 ) -> Option<Pair> {
-    let is_told =
+    let tells_apart =
         |ends: Pair| facts.fabric.is_over(log, rival, ends) && !facts.fabric.is_over(log, element, ends);
     let racks = || (0_u32..).zip(free).filter(|(_, nodes)| nodes.iter().any(|node| draft.is_free(*node)));
     for (_, of_a) in racks() {
         for (_, of_b) in racks() {
             let (Some(a), Some(b)) = (of_a.first(), of_b.first()) else { continue };
             // All of a rack use the same paths.
-            if a >= b || log.rack(*a) == log.rack(*b) || !is_told((*a, *b)) {
+            if a >= b || log.rack(*a) == log.rack(*b) || !tells_apart((*a, *b)) {
                 continue;
             }
             let pairs = of_a.iter().flat_map(|a| of_b.iter().map(move |b| pair(*a, *b)));

@@ -168,8 +168,8 @@ impl Racks {
             let is_open = self.has_rounds_left || self.is_suspicious(own);
             return !rack.failed_inside.contains(&node) && !another_is_broken && is_open;
         }
-        let is_told = another_is_broken || rack.passes >= PASSES && rack.failed_outside.len() < 2;
-        rack.has_trouble || self.has_rounds_left && !is_told
+        let is_settled = another_is_broken || rack.passes >= PASSES && rack.failed_outside.len() < 2;
+        rack.has_trouble || self.has_rounds_left && !is_settled
     }
 }
 

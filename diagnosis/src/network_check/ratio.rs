@@ -238,8 +238,8 @@ mod tests {
                 let mut values = vec![0.05; count];
                 values[count / 2] = wrong;
                 for (index, ratio) in ratios(&values).into_iter().enumerate() {
-                    let is_told = ratio.is_some_and(|ratio| (ratio - 1.0).abs() > 1e-9);
-                    assert!(!is_told || index == count / 2, "{values:?}: {index} {ratio:?}");
+                    let is_odd = ratio.is_some_and(|ratio| (ratio - 1.0).abs() > 1e-9);
+                    assert!(!is_odd || index == count / 2, "{values:?}: {index} {ratio:?}");
                 }
             }
         }

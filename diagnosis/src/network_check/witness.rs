@@ -61,8 +61,9 @@ pub(super) fn assign_inside(log: &CheckLog, facts: &Facts, suspects: &[u32], dra
             continue;
         }
         let rack = log.rack(suspect);
-        let is_told = facts.is(suspect, |it| it.evidence.iter().any(|piece| log.rack(piece.partner) == rack));
-        let Some(free) = free.get_mut(rack as usize).filter(|_| !is_told) else { continue };
+        let has_met_its_rack =
+            facts.is(suspect, |it| it.evidence.iter().any(|piece| log.rack(piece.partner) == rack));
+        let Some(free) = free.get_mut(rack as usize).filter(|_| !has_met_its_rack) else { continue };
         if let Some(at) = free.iter().position(|witness| !facts.have_met(suspect, *witness)) {
             let witness = free.swap_remove(at);
             draft.add(Kind::Witness, &[suspect, witness]);

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    DEADLINE, FEWEST, Finding, Method, Misfit, PairFinding, Path, Rate, Repetition, Settings, SocketPair,
-    Trouble, Verdict, Wrong,
+    DEADLINE, FEWEST, Method, Misfit, PairFinding, Path, Rate, Repetition, Settings, SocketPair,
+    SwitchboxFinding, Trouble, Verdict, Wrong,
     finding::{of_values, too_few_runs},
     judge::{judge, judge_early},
     misfit::misfit,
@@ -72,7 +72,7 @@ pub enum Effect {
     /// Cancel the rest of this run.
     Stop { run: u32 },
     /// The check is over. Nothing follows.
-    Finish(Finding),
+    Finish(SwitchboxFinding),
     /// The check is over, because the default pairs are not those of this host. Nothing follows, and it is no fault
     /// of the node.
     Refuse(Misfit),
@@ -323,7 +323,7 @@ impl Check {
         remarks.extend(too_few_runs(&pairs));
         let took = now - self.began;
         let (probe, min_channels) = (self.method.probe.clone(), *min_channels);
-        vec![Effect::Finish(Finding { probe, min, min_channels, pairs, took, remarks })]
+        vec![Effect::Finish(SwitchboxFinding { probe, min, min_channels, pairs, took, remarks })]
     }
 }
 

@@ -85,7 +85,7 @@ impl SwitchboxStatus {
 
 /// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Finding {
+pub struct SwitchboxFinding {
     /// The probe's name for people.
     pub probe: String,
     pub min: Rate,
@@ -99,7 +99,7 @@ pub struct Finding {
     pub remarks: Vec<String>,
 }
 
-impl Finding {
+impl SwitchboxFinding {
     /// The number of good pairs.
     #[must_use]
     pub fn good(&self) -> usize {
@@ -177,7 +177,7 @@ impl Finding {
     }
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for SwitchboxFinding {
     /// The last line of a check.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (status, seconds) = (self.status().as_str(), self.took.as_secs_f64());

@@ -47,10 +47,14 @@ impl fmt::Display for Misfit {
             Some(devices) => write!(f, "this host has {}", counted(*devices, "accelerator"))?,
             None => write!(f, "this host has too few accelerators")?,
         }
+        let left = match min_channels {
+            1 => "no pair is left".to_owned(),
+            least => format!("fewer than {least} pairs are left"),
+        };
         write!(
             f,
-            ", and the default pairs {all} ask for {0} sockets, of which {without} lack an accelerator, so that fewer \
-             than {min_channels} pairs are left. Set box-pairs to the pairs of this host's sockets; if it should have all \
+            ", and the default pairs {all} ask for {0} sockets, of which {without} lack an accelerator, so that \
+             {left}. Set box-pairs to the pairs of this host's sockets; if it should have all \
              {0} accelerators, set box-pairs to {all}: then what is missing is a fault of the node",
             2 * pairs.len(),
         )

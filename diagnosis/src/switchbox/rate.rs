@@ -13,7 +13,7 @@ const MAX_MB_PER_S: f64 = 1e9;
 
 impl Rate {
     /// The values that [`Self::minimum`] accepts, as text.
-    pub const MINIMUM: &str = "a bandwidth is a number of MB/s above 0, and at most 1000000000";
+    pub const MINIMUM: &str = "a bandwidth in MB/s above 0 and at most 1000000000";
 
     /// The required bandwidth of a pair, from MB/s; `None` for what no pair could miss, or reach.
     #[must_use]

@@ -11,8 +11,8 @@ mod values;
 use std::time::Duration;
 
 use super::{
-    Answer, Check, Effect, Event, Expected, Finding, Method, Path, Rate, Repetition, Settings, SocketPair,
-    Style,
+    Answer, Check, Effect, Event, Expected, Method, Path, Rate, Repetition, Settings, SocketPair, Style,
+    SwitchboxFinding,
 };
 use crate::moment::Moment;
 
@@ -57,7 +57,7 @@ fn run(
     settings: Settings,
     method: Method,
     mut link: impl FnMut(usize, bool) -> Option<Answer>,
-) -> (Finding, Asked) {
+) -> (SwitchboxFinding, Asked) {
     let (mut check, mut effects) = Check::new(Moment::START, settings, method);
     let mut now = Moment::START;
     let mut asked = Vec::new();

@@ -8,9 +8,7 @@ use std::{
 
 use diagnosis::counted::counted;
 use probes::StackTarget;
-use processes::tree;
-
-use super::hostname;
+use processes::{host_name, tree};
 
 /// An environment is not longer.
 const LONGEST_ENVIRONMENT: u64 = 4 << 20;
@@ -21,6 +19,8 @@ const MAX_NAMED: usize = 10;
 /// Whose stacks are to be taken, and what is to be said about the choice.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Targets {
+    /// The job, where all of them are known to be of one.
+    pub(super) job: Option<String>,
     pub(super) targets: Vec<StackTarget>,
     pub(super) notes: Vec<String>,
 }
@@ -103,16 +103,16 @@ fn chosen(members: Vec<Member>, run_id: Option<&str>, unreadable: usize) -> Resu
         by_job.entry(member.run_id.clone()).or_default().entry(member.rank).or_default().push(member);
     }
     let jobs = || by_job.iter().map(|(job, ranks)| (job.clone(), ranks.len())).collect();
-    let ranks = match (run_id, by_job.len()) {
-        (Some(run_id), _) => by_job.get(run_id).ok_or_else(|| NoTargets::NoSuchJob {
+    let (job, ranks) = match (run_id, by_job.len()) {
+        (Some(run_id), _) => by_job.get_key_value(run_id).ok_or_else(|| NoTargets::NoSuchJob {
             run_id: run_id.to_owned(),
             jobs: jobs(),
             unreadable,
         })?,
-        (None, 0 | 1) => by_job.values().next().ok_or(NoTargets::NoJob { unreadable })?,
+        (None, 0 | 1) => by_job.iter().next().ok_or(NoTargets::NoJob { unreadable })?,
         (None, _) => return Err(NoTargets::SeveralJobs { jobs: jobs() }),
     };
-    let mut found = Targets::default();
+    let mut found = Targets { job: Some(job.clone()), ..Targets::default() };
     for (rank, members) in ranks {
         let (member, note) = worker(members);
         found.notes.extend(note.map(|note| format!("rank {rank}: {note}")));
@@ -165,7 +165,7 @@ impl Member {
             pid: self.pid.unsigned_abs(),
             started: Some(self.started),
             step: None,
-            host: hostname(),
+            host: host_name(),
         }
     }
 }
@@ -173,6 +173,7 @@ impl Member {
 /// Processes by their numbers.
 pub(super) fn of_pids(pids: &[u32]) -> Result<Targets, NoTargets> {
     let mut found = Targets::default();
+    let mut jobs = BTreeSet::new();
     let mut has_ranks = true;
     for (index, pid) in pids.iter().enumerate() {
         if pids[..index].contains(pid) {
@@ -180,12 +181,14 @@ pub(super) fn of_pids(pids: &[u32]) -> Result<Targets, NoTargets> {
         }
         let process = i32::try_from(*pid).ok().and_then(tree::process);
         let process = process.ok_or(NoTargets::NoProcess { pid: *pid })?;
-        let of_environment = environment(process.pid).as_deref().and_then(rank);
+        let environment = environment(process.pid);
+        jobs.insert(environment.as_deref().and_then(run_id).map(str::to_owned));
+        let of_environment = environment.as_deref().and_then(rank);
         has_ranks &= of_environment.is_some();
         let (rank, world_size) = of_environment.unwrap_or((0, 1));
         let started = Some(process.started);
         let step = None;
-        found.targets.push(StackTarget { rank, world_size, pid: *pid, started, step, host: hostname() });
+        found.targets.push(StackTarget { rank, world_size, pid: *pid, started, step, host: host_name() });
     }
     let ranks: BTreeSet<u32> = found.targets.iter().map(|target| target.rank).collect();
     let sizes: BTreeSet<u32> = found.targets.iter().map(|target| target.world_size).collect();
@@ -197,6 +200,7 @@ pub(super) fn of_pids(pids: &[u32]) -> Result<Targets, NoTargets> {
         let why = "the processes have no ranks of one job in their environment";
         found.notes.push(format!("{why}; they are numbered in the order of --pid"));
     }
+    found.job = if jobs.len() == 1 { jobs.pop_first().flatten() } else { None };
     Ok(found)
 }
 
@@ -216,6 +220,11 @@ fn value<'a>(environment: &'a [u8], name: &str) -> Option<&'a str> {
     std::str::from_utf8(environment.split(|byte| *byte == 0).find_map(of)?).ok()
 }
 
+/// The job.
+fn run_id(environment: &[u8]) -> Option<&str> {
+    value(environment, "TORCHELASTIC_RUN_ID").filter(|id| !id.is_empty())
+}
+
 /// Rank and size of the world.
 fn rank(environment: &[u8]) -> Option<(u32, u32)> {
     let number = |name| value(environment, name)?.parse::<u32>().ok();
@@ -224,7 +233,7 @@ fn rank(environment: &[u8]) -> Option<(u32, u32)> {
 }
 
 fn member(process: &tree::Process, environment: &[u8]) -> Option<Member> {
-    let run_id = value(environment, "TORCHELASTIC_RUN_ID").filter(|id| !id.is_empty())?.to_owned();
+    let run_id = run_id(environment)?.to_owned();
     let (rank, world_size) = rank(environment)?;
     let program = std::fs::read_link(format!("/proc/{}/exe", process.pid)).ok();
     let of_program =

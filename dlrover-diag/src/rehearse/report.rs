@@ -12,7 +12,7 @@ pub(super) use self::json::json;
 use super::{
     job::Job,
     settings::Settings,
-    truth::{Blamed, Truth, word as verdict_word},
+    truth::{Blamed, Truth},
     words::{count, either, element, in_a_row},
 };
 
@@ -159,12 +159,7 @@ fn write_nodes(text: &mut String, outcome: &Outcome, job: Job) -> fmt::Result {
     }
     for number in odd.iter().take(MAX_LISTED) {
         let Some(node) = outcome.nodes.get(*number as usize) else { continue };
-        let verdict = match &node.verdict {
-            NodeVerdict::LocalFault(_) => "fault of its own",
-            NodeVerdict::StragglerCompute => "straggler (compute)",
-            NodeVerdict::StragglerNetwork => "straggler (network)",
-            verdict => verdict_word(verdict),
-        };
+        let verdict = node.verdict.as_str();
         let fate = match (node.tainted, node.excluded) {
             (true, _) => ", tainted",
             (false, true) if job.starts() => ", excluded",

@@ -33,6 +33,12 @@ const RUNS: &str = "1 to 1000000000";
 /// An option that makes no sense.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(super) enum Wrong {
+    #[error("--{option} {value}: nothing is left to choose from; name one, or leave the option out")]
+    NothingLeft {
+        option: &'static str,
+        /// As it was given.
+        value: String,
+    },
     #[error("--{option} {value}: must be {range}")]
     Value {
         option: &'static str,
@@ -40,7 +46,7 @@ pub(super) enum Wrong {
         value: String,
         range: String,
     },
-    #[error("--{option} {value}: needs --{needs}")]
+    #[error("--{option} {value}: requires --{needs}")]
     Alone { option: &'static str, value: String, needs: &'static str },
 }
 
@@ -221,13 +227,13 @@ fn are_enough(faults: &[Fault], cluster: &Cluster) -> Result<(), Wrong> {
         *left = match left.checked_sub(u64::from(count)) {
             Some(rest) => rest,
             None => {
-                let range = match *left {
-                    0 => "something else: nothing is left to choose from".to_owned(),
-                    left => {
-                        format!("random:COUNT with COUNT 1 to {left}, as many as are left to choose from")
-                    }
-                };
-                return Err(Wrong::value(fault.option, fault.value.clone(), range));
+                let (option, value) = (fault.option, fault.value.clone());
+                if *left == 0 {
+                    return Err(Wrong::NothingLeft { option, value });
+                }
+                let range =
+                    format!("random:COUNT with COUNT 1 to {left}, as many as are left to choose from");
+                return Err(Wrong::value(option, value, range));
             }
         };
     }

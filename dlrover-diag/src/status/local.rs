@@ -1,15 +1,25 @@
 //! The launchers of this node, found by their sockets (`launcher::status_socket`).
 
 use std::{
-    io,
+    collections::BTreeSet,
+    ffi::OsString,
+    fmt,
+    fs::File,
+    io::{self, Read as _},
     os::{
         linux::net::SocketAddrExt as _,
-        unix::net::{SocketAddr, UnixStream as StdStream},
+        unix::{
+            ffi::OsStringExt as _,
+            net::{SocketAddr, UnixStream as StdStream},
+        },
     },
 };
 
-use launcher::status_socket::{FOLLOW, ONCE, PREFIX};
-use rules::job_status::JobStatus;
+use launcher::{
+    script_of,
+    status_socket::{FOLLOW, ONCE, PREFIX},
+};
+use rules::{job_status::JobStatus, last_lines};
 use serde::Deserialize;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
@@ -18,6 +28,23 @@ use tokio::{
 
 /// Lists the abstract sockets of this network namespace.
 const SOCKETS: &str = "/proc/net/unix";
+
+/// A command line is not longer.
+const LONGEST_LINE: u64 = 4 << 20;
+
+/// Jobs that an error names.
+const MAX_NAMED: usize = 20;
+
+/// Which of the jobs of this node is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Selector {
+    /// The only one.
+    OnlyJob,
+    /// That with this run id.
+    RunId(String),
+    /// That of the launcher with this process id.
+    Launcher(u32),
+}
 
 /// Why no launcher of this node answers.
 #[derive(Debug, thiserror::Error)]
@@ -29,10 +56,12 @@ pub(super) enum LocalError {
          command where the job runs"
     )]
     None,
-    #[error("no job with run id {run_id} on this node; {others}")]
-    NotThere { run_id: String, others: String },
-    #[error("several jobs run on this node; choose one with --run-id: {runs}")]
-    Several { runs: String },
+    #[error("no job with run id {run_id} on this node; {}", others(.jobs))]
+    NotThere { run_id: String, jobs: Jobs },
+    #[error("no dlrover-run of this user has process id {pid} on this node; {}", others(.jobs))]
+    NoLauncher { pid: u32, jobs: Jobs },
+    #[error("several jobs run on this node; choose one with {}:{jobs}", .jobs.options())]
+    Several { jobs: Jobs },
     #[error("the launcher with pid {pid} did not answer")]
     Lost {
         pid: u32,
@@ -43,6 +72,50 @@ pub(super) enum LocalError {
     Ended { pid: u32 },
     #[error("the launcher with pid {pid} has no status: {reason}")]
     Refused { pid: u32, reason: String },
+}
+
+fn others(jobs: &Jobs) -> String {
+    if jobs.0.is_empty() { "this user runs no job here".to_owned() } else { format!("jobs here:{jobs}") }
+}
+
+/// The jobs of this node, a line for each.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Jobs(Vec<JobLine>);
+
+/// A job, by one of its launchers here.
+#[derive(Debug, PartialEq, Eq)]
+struct JobLine {
+    pid: u32,
+    /// `None` before the first node has joined.
+    run_id: Option<String>,
+    script: Option<String>,
+}
+
+impl Jobs {
+    /// The options by which one of them can be chosen: not by their run ids where two have the same.
+    fn options(&self) -> &'static str {
+        let names: BTreeSet<_> = self.0.iter().filter_map(|job| job.run_id.as_ref()).collect();
+        if names.len() == self.0.len() { "--pid or --run-id" } else { "--pid" }
+    }
+}
+
+impl fmt::Display for Jobs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for JobLine { pid, run_id, script } in self.0.iter().take(MAX_NAMED) {
+            write!(f, "\n  --pid {pid}")?;
+            match run_id {
+                Some(run_id) => write!(f, "  run id {}", last_lines::message(run_id))?,
+                None => f.write_str("  no node has joined yet")?,
+            }
+            if let Some(script) = script {
+                write!(f, "  {}", last_lines::message(script))?;
+            }
+        }
+        match self.0.len().saturating_sub(MAX_NAMED) {
+            0 => Ok(()),
+            more => write!(f, "\n  and {more} more"),
+        }
+    }
 }
 
 /// A line that is no status.
@@ -87,19 +160,25 @@ impl LocalStatuses {
     }
 }
 
-/// Asks the launcher of this run once.
-pub(super) async fn once(run_id: Option<&str>) -> Result<String, LocalError> {
-    Ok(find(run_id).await?.1)
+/// Asks the launcher of a job once.
+pub(super) async fn once(selector: &Selector) -> Result<String, LocalError> {
+    Ok(find(selector).await?.1)
 }
 
-/// Follows the launcher of this run.
-pub(super) async fn follow(run_id: Option<&str>) -> Result<LocalStatuses, LocalError> {
-    let (pid, _) = find(run_id).await?;
+/// Follows the launcher of a job.
+pub(super) async fn follow(selector: &Selector) -> Result<LocalStatuses, LocalError> {
+    let (pid, _) = find(selector).await?;
     LocalStatuses::open(pid, FOLLOW).await.map_err(|source| LocalError::Lost { pid, source })
 }
 
-/// The run id, and the life of its master; `None` before the first node has joined.
-type Run = Option<(String, String)>;
+/// A job that is run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Run {
+    /// The run id; `None` before the first node has joined.
+    name: Option<String>,
+    /// That of its master.
+    epoch: String,
+}
 
 /// The job that is followed, and the launcher that was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,7 +194,7 @@ impl Followed {
 }
 
 fn run_of(status: &JobStatus) -> Run {
-    Some((status.job.clone()?, status.master.epoch.clone()))
+    Run { name: status.job.clone(), epoch: status.master.epoch.clone() }
 }
 
 /// Follows a job again: at the same launcher, or, when that is gone, at another one of the same job. A later job of this
@@ -126,7 +205,7 @@ pub(super) async fn follow_again(followed: &Followed) -> Result<LocalStatuses, L
         return LocalStatuses::open(pid, FOLLOW).await.map_err(|source| LocalError::Lost { pid, source });
     }
     let (found, failure) = ask_all().await?;
-    match (found.into_iter().find(|it| it.run.is_some() && it.run == followed.run), failure) {
+    match (found.into_iter().find(|it| it.run.as_ref() == Some(&followed.run)), failure) {
         (Some(Found { pid, .. }), _) => {
             LocalStatuses::open(pid, FOLLOW).await.map_err(|source| LocalError::Lost { pid, source })
         }
@@ -139,20 +218,32 @@ pub(super) async fn follow_again(followed: &Followed) -> Result<LocalStatuses, L
 /// A launcher that answered.
 struct Found {
     pid: u32,
-    run: Run,
+    /// `None`: what it answers is not understood.
+    run: Option<Run>,
     text: String,
 }
 
-/// The run ids, for a message.
-fn names(found: &[Found]) -> String {
-    let mut names: Vec<&str> = found.iter().filter_map(|it| Some(it.run.as_ref()?.0.as_str())).collect();
-    names.sort_unstable();
-    names.dedup();
-    names.join(", ")
+/// What is said of the jobs that are here. Several launchers of one job are one.
+fn jobs(found: &[Found]) -> Jobs {
+    let mut jobs: Vec<JobLine> = Vec::new();
+    let mut runs = Vec::new();
+    for Found { pid, run, .. } in found {
+        if !runs.contains(&run) {
+            runs.push(run);
+            let run_id = run.as_ref().and_then(|run| run.name.clone());
+            jobs.push(JobLine { pid: *pid, run_id, script: script(*pid) });
+        }
+    }
+    Jobs(jobs)
 }
 
-fn others(names: &str) -> String {
-    if names.is_empty() { "this user runs no job here".to_owned() } else { format!("run ids here: {names}") }
+/// The script of a launcher, from its command line.
+fn script(pid: u32) -> Option<String> {
+    let mut line = Vec::new();
+    File::open(format!("/proc/{pid}/cmdline")).ok()?.take(LONGEST_LINE).read_to_end(&mut line).ok()?;
+    let words = line.strip_suffix(&[0])?.split(|byte| *byte == 0);
+    let words: Vec<OsString> = words.skip(1).map(|word| OsString::from_vec(word.to_vec())).collect();
+    script_of(&words)
 }
 
 /// The launchers that answer, and why another one does not.
@@ -162,7 +253,7 @@ async fn ask_all() -> Result<(Vec<Found>, Option<LocalError>), LocalError> {
         match ask(pid).await {
             Ok(Some(text)) => {
                 let status = serde_json::from_str::<JobStatus>(&text).ok();
-                let run = status.as_ref().and_then(run_of);
+                let run = status.as_ref().map(run_of);
                 found.push(Found { pid, run, text });
             }
             // It belongs to another user, or has just ended.
@@ -174,24 +265,28 @@ async fn ask_all() -> Result<(Vec<Found>, Option<LocalError>), LocalError> {
 }
 
 /// The launcher to ask, and its answer.
-async fn find(run_id: Option<&str>) -> Result<(u32, String), LocalError> {
+async fn find(selector: &Selector) -> Result<(u32, String), LocalError> {
     let (mut found, failure) = ask_all().await?;
-    if let Some(run_id) = run_id {
-        let others = others(&names(&found));
-        found.retain(|it| it.run.as_ref().is_some_and(|(name, _)| name == run_id));
-        if found.is_empty() {
-            return Err(LocalError::NotThere { run_id: run_id.to_owned(), others });
-        }
+    let is_meant = |it: &Found| match selector {
+        Selector::OnlyJob => true,
+        Selector::RunId(run_id) => it.run.as_ref().is_some_and(|run| run.name.as_ref() == Some(run_id)),
+        Selector::Launcher(pid) => it.pid == *pid,
+    };
+    if !found.iter().any(is_meant) {
+        let jobs = || jobs(&found);
+        return Err(match (selector, failure) {
+            (Selector::RunId(run_id), _) => LocalError::NotThere { run_id: run_id.clone(), jobs: jobs() },
+            (Selector::Launcher(pid), None) => LocalError::NoLauncher { pid: *pid, jobs: jobs() },
+            (Selector::OnlyJob, None) => LocalError::None,
+            (Selector::OnlyJob | Selector::Launcher(_), Some(failure)) => failure,
+        });
     }
+    found.retain(is_meant);
     // Several launchers of one job are one job.
     if found.windows(2).any(|pair| pair[0].run != pair[1].run) {
-        return Err(LocalError::Several { runs: names(&found) });
+        return Err(LocalError::Several { jobs: jobs(&found) });
     }
-    match (found.into_iter().next(), failure) {
-        (Some(first), _) => Ok((first.pid, first.text)),
-        (None, Some(failure)) => Err(failure),
-        (None, None) => Err(LocalError::None),
-    }
+    found.into_iter().next().map(|first| (first.pid, first.text)).ok_or(LocalError::None)
 }
 
 async fn ask(pid: u32) -> Result<Option<String>, LocalError> {
@@ -220,12 +315,35 @@ fn pid_of(line: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
+    fn job(pid: u32, run_id: &str, script: &str) -> JobLine {
+        JobLine { pid, run_id: Some(run_id.to_owned()), script: Some(script.to_owned()) }
+    }
+
     #[test]
-    fn a_run_id_that_is_not_there_is_named_with_the_others_if_there_are_any() {
-        let text = |names| LocalError::NotThere { run_id: "nope".into(), others: others(names) }.to_string();
+    fn several_jobs_are_listed_with_what_chooses_one() {
+        let jobs = Jobs(vec![job(312, "none", "train.py"), job(4711, "none", "-m pkg\x1b[2J.train\nx")]);
+        assert_eq!(
+            LocalError::Several { jobs }.to_string(),
+            "several jobs run on this node; choose one with --pid:\n  --pid 312  run id none  train.py\n  \
+             --pid 4711  run id none  -m pkg.train"
+        );
+        let jobs = Jobs(vec![job(312, "a", "train.py"), JobLine { pid: 7, run_id: None, script: None }]);
+        assert!(jobs.to_string().ends_with("\n  --pid 7  no node has joined yet"), "{jobs}");
+        assert_eq!(jobs.options(), "--pid");
+        let jobs: Vec<JobLine> = (0..22).map(|pid| job(pid, &pid.to_string(), "x")).collect();
+        let text = LocalError::Several { jobs: Jobs(jobs) }.to_string();
+        assert!(text.contains("choose one with --pid or --run-id:\n  --pid 0 "), "{text}");
+        assert!(text.ends_with("\n  --pid 19  run id 19  x\n  and 2 more"), "{text}");
+    }
+
+    #[test]
+    fn a_job_that_is_not_there_is_named_with_the_others_if_there_are_any() {
+        let text = |jobs| LocalError::NotThere { run_id: "nope".into(), jobs: Jobs(jobs) }.to_string();
         let start = "no job with run id nope on this node; ";
-        assert_eq!(text("a, b"), format!("{start}run ids here: a, b"));
-        assert_eq!(text(""), format!("{start}this user runs no job here"));
+        assert_eq!(text(vec![job(3, "a", "x.py")]), format!("{start}jobs here:\n  --pid 3  run id a  x.py"));
+        assert_eq!(text(Vec::new()), format!("{start}this user runs no job here"));
+        let text = LocalError::NoLauncher { pid: 7, jobs: Jobs(Vec::new()) }.to_string();
+        assert!(text.starts_with("no dlrover-run of this user has process id 7 on this node; "), "{text}");
     }
 
     #[test]

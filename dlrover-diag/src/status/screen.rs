@@ -3,9 +3,12 @@
 use std::{collections::BTreeMap, io};
 
 use diagnosis::counted::counted;
-use rules::job_status::{JobPhase, JobStatus, NodeState, NodeStatus};
+use rules::{
+    job_status::{CheckpointStatus, CheckpointWriteStatus, JobPhase, JobStatus, NodeState, NodeStatus},
+    last_lines::excerpt,
+};
 
-use super::training;
+use super::progress;
 use crate::table::Table;
 
 /// Lines of a failed worker that are shown.
@@ -123,11 +126,30 @@ fn head(status: &JobStatus, style: &Style) -> String {
         }
     }
     if let Some(failure) = &status.last_failure {
-        let shown = failure.last_lines.len().saturating_sub(LAST_LINES);
-        for line in &failure.last_lines[shown..] {
+        for line in excerpt(&failure.last_lines, LAST_LINES) {
             text.push_str(&shortened(&format!("    | {line}"), style.width));
             text.push('\n');
         }
+    }
+    text
+}
+
+/// One checkpoint folder.
+fn checkpoint_fact(checkpoint: &CheckpointStatus) -> String {
+    let step = |step: Option<u64>| step.map_or_else(|| "none".to_owned(), |step| format!("step {step}"));
+    let mut text = format!(
+        "checkpoints in {}: {} in memory, {} on disk",
+        checkpoint.folder,
+        step(checkpoint.memory_step),
+        step(checkpoint.disk_step)
+    );
+    if let Some(CheckpointWriteStatus { step, bytes, total_bytes }) = &checkpoint.writing {
+        let megabytes = |bytes: u64| bytes / 1_000_000;
+        text.push_str(&format!(
+            "; writing step {step}, {} of {} MB",
+            megabytes(*bytes),
+            megabytes(*total_bytes)
+        ));
     }
     text
 }
@@ -178,22 +200,26 @@ fn facts(status: &JobStatus) -> Vec<String> {
         format!("{} lost", counted(totals.node_losses, "node")),
     ];
     if let (Some(min), Some(max)) = (status.min_nodes, status.max_nodes) {
-        let range = if min == max { min.to_string() } else { format!("{min}-{max}") };
-        sums.push(format!("--nnodes {range}"));
+        let range = if min == max { min.to_string() } else { format!("{min}:{max}") };
+        sums.push(format!("--nnodes={range}"));
     }
     facts.push(sums.join(", "));
-    facts.extend(training::facts(status));
+    facts.extend(progress::facts(status));
+    facts.extend(status.checkpoints.iter().map(checkpoint_fact));
     if let Some(check) = &status.check {
         let healthy = check.nodes.iter().filter(|node| node.verdict == "healthy").count();
         let ago = duration(check.seconds_ago);
         let mut text = format!(
-            "network check {} {ago} ago: {healthy} of {} healthy",
+            "network check {} ({ago} ago): {healthy} of {} healthy",
             check.check,
             counted(check.nodes.len(), "node")
         );
         for node in check.nodes.iter().filter(|node| node.verdict != "healthy").take(4) {
             let taint = if node.tainted { ", tainted" } else { "" };
-            text.push_str(&format!("; node {} ({}): {}{taint}", node.number, node.address, node.verdict));
+            text.push_str(&format!(
+                "; node number {} ({}): {}{taint}",
+                node.number, node.address, node.verdict
+            ));
         }
         facts.push(text);
     }
@@ -377,6 +403,12 @@ mod tests {
                 last_lines: vec!["1".into(), "  File \"train.py\"".into(), "    raise".into(), "x".repeat(90)],
             }),
             hang: None,
+            checkpoints: vec![CheckpointStatus {
+                folder: "/ckpt/llm-7b".into(),
+                memory_step: Some(4200),
+                disk_step: Some(4000),
+                writing: Some(CheckpointWriteStatus { step: 4200, bytes: 5_300_000_000, total_bytes: 24_000_000_000 }),
+            }],
             check: Some(CheckStatus {
                 check: 0,
                 seconds_ago: 3990.0,
@@ -425,6 +457,17 @@ mod tests {
         let text = for_people(&status(), &Style { width: 80, height: 40, is_colourful: false });
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn the_last_lines_do_not_begin_inside_of_a_traceback() {
+        let lines = ["  File \"train.py\", line 7", "    f()", "    ^^^", "ValueError: no data"];
+        let last_lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
+        let failure = status().last_failure.map(|it| FailureStatus { last_lines, ..it });
+        let style = Style { width: 200, height: 40, is_colourful: false };
+        let text = for_people(&JobStatus { last_failure: failure, ..status() }, &style);
+        assert!(text.contains("\n    | ValueError: no data\n") && !text.contains("| ^^^"), "{text}");
+        assert_eq!(text.matches("    | ").count(), 1, "{text}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::{
     Where,
-    local::{self, Followed, LocalError, LocalStatuses},
+    local::{self, Followed, LocalError, LocalStatuses, Selector},
 };
 use launcher::{
     endpoint::Endpoint,
@@ -51,9 +51,9 @@ pub(super) enum SourceError {
 /// What is asked.
 pub(super) enum Source {
     Master(Box<MasterAt>),
-    /// A launcher of this node, of this run if several run here.
+    /// A launcher of this node.
     Local {
-        run_id: Option<String>,
+        selector: Selector,
         /// What was followed last.
         followed: Option<Followed>,
     },
@@ -68,11 +68,16 @@ pub(super) enum Statuses {
 impl Source {
     pub(super) fn new(at: &Where, env: Environment<'_>) -> Result<Self, SourceError> {
         let variable = |name| env.get_filled(name).map(|value| value.to_string_lossy().into_owned());
-        let given = at.master.clone().or_else(|| match at.run_id {
-            Some(_) => None,
-            None => variable("DLROVER_MASTER_ADDR"),
+        let selector = match (at.pid, &at.run_id) {
+            (Some(pid), _) => Selector::Launcher(pid),
+            (None, Some(run_id)) => Selector::RunId(run_id.clone()),
+            (None, None) => Selector::OnlyJob,
+        };
+        let given = at.master.clone().or_else(|| match selector {
+            Selector::OnlyJob => variable("DLROVER_MASTER_ADDR"),
+            Selector::RunId(_) | Selector::Launcher(_) => None,
         });
-        let Some(given) = given else { return Ok(Self::Local { run_id: at.run_id.clone(), followed: None }) };
+        let Some(given) = given else { return Ok(Self::Local { selector, followed: None }) };
         let endpoint =
             Endpoint::of_master(&given).map_err(|why| SourceError::Address { given: given.clone(), why })?;
         let file =
@@ -99,7 +104,7 @@ impl Source {
         let asking = async {
             let text = match self {
                 Self::Master(at) => StatusClient::connect((**at).clone()).await?.status().await?,
-                Self::Local { run_id, .. } => local::once(run_id.as_deref()).await?,
+                Self::Local { selector, .. } => local::once(selector).await?,
             };
             parse(&text)
         };
@@ -118,9 +123,7 @@ impl Source {
                 Self::Local { followed: Some(followed), .. } => {
                     Statuses::Local(local::follow_again(followed).await?)
                 }
-                Self::Local { run_id, followed: None } => {
-                    Statuses::Local(local::follow(run_id.as_deref()).await?)
-                }
+                Self::Local { selector, followed: None } => Statuses::Local(local::follow(selector).await?),
             })
         };
         timeout(limit, asking).await.unwrap_or(Err(SourceError::Slow { limit }))
@@ -128,6 +131,11 @@ impl Source {
 }
 
 impl SourceError {
+    /// Whether the command line has to say more.
+    pub(super) fn is_of_usage(&self) -> bool {
+        matches!(self, Self::Local(LocalError::Several { .. }))
+    }
+
     /// Whether another try is in vain: the job and its launcher are gone.
     pub(super) fn is_final(&self) -> bool {
         matches!(self, Self::Local(LocalError::Ended { .. }))

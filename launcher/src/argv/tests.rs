@@ -260,3 +260,17 @@ proptest! {
         prop_assert_eq!(line.given.len(), before.len());
     }
 }
+
+#[test]
+fn the_script_of_a_line_is_found_behind_any_options() {
+    for (line, script) in [
+        ("--nproc-per-node 2 --rdzv-id=a train.py --lr 1", Some("train.py")),
+        ("-m pkg.train x.py", Some("-m pkg.train")),
+        ("--no-python -- ./prog", Some("./prog")),
+        ("--nnodes=2", None),
+        ("--nonsense=2 --nnodes", None),
+        ("--help train.py", None),
+    ] {
+        assert_eq!(script_of(&words(line)).as_deref(), script, "{line}");
+    }
+}

@@ -66,6 +66,10 @@ impl Host for DryHost<'_> {
         self.0.name()
     }
 
+    fn memory_kib(&self) -> Option<u64> {
+        self.0.memory_kib()
+    }
+
     fn fresh_id(&self) -> String {
         "<made for each run>".to_owned()
     }

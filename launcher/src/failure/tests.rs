@@ -118,7 +118,7 @@ fn a_failure_has_the_cause_the_attempt_the_last_lines_and_the_logs() {
          memory or raise the container's memory limit\n  attempt: 2 of 2 (--max-restarts=1)\n  earlier, 2 \
          ranks of this node exited with code 0: 0, 2. If rank 1 lost its connection to one of them, let all ranks meet \
          at a barrier before they exit\n  never reached \
-         the workers' store: local rank 1\n  last lines of its standard error:\n    | first\n    | Traceback[2J\n    \
+         the workers' store: local rank 1\n  last lines of its standard error:\n    | first\n    | Traceback\n    \
          | ValueError: boom\n  log: /logs/1/stderr.log\n  all logs: /logs\n"
     );
 }
@@ -213,6 +213,30 @@ fn a_node_whose_workers_failed_too_says_which_failed_before() {
     assert_eq!(text.matches("root cause:").count(), 1, "{text}");
     assert!(text.contains("pid 42) failed first on this node: exited with code 1\n"), "{text}");
     assert!(text.contains("ChildFailedError: \n") && text.contains("    | ValueError: boom\n"), "{text}");
+}
+
+#[test]
+fn a_hang_that_was_reported_is_referred_to() {
+    let settings = RunSettings { title: "t.py".into(), program: "/bin/python3".into(), max_restarts: 0 };
+    let hang = "hang: no rank has finished a step for 5 s: rank 1 is in train.py:7 next_batch; stacks of all ranks: /s";
+    let text = |failure| {
+        let report = Report { outcome: Outcome::Failed(failure), ..failed(ExitCause::Code(1), false) };
+        refer_to_hang(&message(&report, &settings, &ALONE).unwrap(), hang)
+    };
+    let own = text(Failure::Hang { reason: hang.into() });
+    assert!(
+        own.starts_with("dlrover-run: error: the job hung, as reported above\n  --max-restarts=N "),
+        "{own}"
+    );
+    let RootCause { node, .. } = of_another_node();
+    let of_job = text(Failure::Job(JobFailure::Node { node: node.clone(), reason: hang.into() }));
+    assert_eq!(
+        of_job,
+        "dlrover-run: error: node rank 1 (b, 10.0.0.2) failed: the job hung, as reported above\n  dlrover-diag stacks \
+         --path=DIR shows the stacks again.\n"
+    );
+    let other = text(Failure::Job(JobFailure::Node { node, reason: "hang: another one".into() }));
+    assert!(other.contains("failed: hang: another one\n"), "{other}");
 }
 
 #[test]

@@ -64,7 +64,7 @@ pub enum NoInventory {
     NoEnd(Vec<String>),
     #[error("the GPUs of this node are not numbered consecutively from 0: found GPU {0}")]
     Number(u32),
-    #[error("GPU {0} has no id that a list could name it by")]
+    #[error("GPU {0} has no UUID, so a list cannot name it")]
     Nameless(u32),
     #[error("the link between GPU {one} and GPU {other} is not known{}", said(.notes))]
     NoLink { one: u32, other: u32, notes: Vec<String> },
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(why(&hangs), format!("the inspection of this node's GPUs timed out: {notes}"));
         let mut odd = reported(2);
         odd.gpus[1].uuid = None;
-        assert_eq!(why(&odd), "GPU 1 has no id that a list could name it by");
+        assert_eq!(why(&odd), "GPU 1 has no UUID, so a list cannot name it");
         odd.gpus[1].index = 7;
         assert_eq!(why(&odd), "the GPUs of this node are not numbered consecutively from 0: found GPU 7");
     }

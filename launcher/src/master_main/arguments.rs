@@ -129,16 +129,16 @@ pub(super) struct Arguments {
     pub(super) tls_client_ca: Option<PathBuf>,
 
     /// pyk8s, k8s, ray or local; this master creates no pods on any of them
-    #[arg(long, value_name = "NAME", help_heading = "Of dlrover's own master")]
+    #[arg(long, value_name = "NAME", help_heading = "Compatibility with DLRover's master")]
     pub(super) platform: Option<String>,
     /// The namespace that --metrics-compat names [default: the pod's]
-    #[arg(long, value_name = "NAME", help_heading = "Of dlrover's own master")]
+    #[arg(long, value_name = "NAME", help_heading = "Compatibility with DLRover's master")]
     pub(super) namespace: Option<String>,
     /// Not used: the nodes report how many they are (--nnodes)
-    #[arg(long, value_name = "N", help_heading = "Of dlrover's own master")]
+    #[arg(long, value_name = "N", help_heading = "Compatibility with DLRover's master")]
     pub(super) node_num: Option<String>,
     /// grpc, whatever is asked for
-    #[arg(long, value_name = "TYPE", help_heading = "Of dlrover's own master",
+    #[arg(long, value_name = "TYPE", help_heading = "Compatibility with DLRover's master",
           value_parser = PossibleValuesParser::new(["grpc", "http"]))]
     pub(super) service_type: Option<String>,
 

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{SocketAddr, ToSocketAddrs as _},
+    net::{IpAddr, SocketAddr, ToSocketAddrs as _},
     ops::RangeInclusive,
 };
 
@@ -23,23 +23,31 @@ pub(super) struct ListenOn {
     pub(super) choices: Vec<RangeInclusive<u16>>,
 }
 
+impl ListenOn {
+    /// Whether every interface of this host is served.
+    pub(super) fn is_everywhere(&self) -> bool {
+        let is_any =
+            |address: &String| address.parse::<IpAddr>().is_ok_and(|address| address.is_unspecified());
+        self.address.as_ref().is_none_or(is_any)
+    }
+}
+
 /// What keeps the master from listening.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ListenError {
     /// One port.
-    #[error("cannot listen on port {port} of {address}; free it, or choose another with --port")]
+    #[error("cannot listen on port {port} of {address}: {error}; free it, or choose another with --port")]
     Port {
         /// `all addresses`, or --bind.
         address: String,
         /// Which one.
         port: u16,
         /// The system error.
-        #[source]
-        source: io::Error,
+        error: io::Error,
     },
     /// None of several.
     #[error(
-        "no port of HOST_PORTS={} is free on {address}; free one or add more",
+        "no port of HOST_PORTS={} is free on {address}: {error}; free one or add more",
         agent::shown_ports(choices)
     )]
     Choices {
@@ -48,8 +56,7 @@ pub(super) enum ListenError {
         /// `HOST_PORTS`.
         choices: Vec<RangeInclusive<u16>>,
         /// The system error of the last one.
-        #[source]
-        source: io::Error,
+        error: io::Error,
     },
 }
 
@@ -68,11 +75,7 @@ pub(super) fn listen(on: &ListenOn) -> Result<Listener, ListenError> {
     let address = || on.address.clone().unwrap_or_else(|| "all addresses".into());
     let port = |port| one(on.address.as_deref(), port);
     if on.port != 0 || on.choices.is_empty() {
-        return port(on.port).map_err(|source| ListenError::Port {
-            address: address(),
-            port: on.port,
-            source,
-        });
+        return port(on.port).map_err(|error| ListenError::Port { address: address(), port: on.port, error });
     }
     let mut refused = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for choice in on.choices.iter().cloned().flatten() {
@@ -81,7 +84,7 @@ pub(super) fn listen(on: &ListenOn) -> Result<Listener, ListenError> {
             Err(error) => refused = error,
         }
     }
-    Err(ListenError::Choices { address: address(), choices: on.choices.clone(), source: refused })
+    Err(ListenError::Choices { address: address(), choices: on.choices.clone(), error: refused })
 }
 
 fn one(address: Option<&str>, port: u16) -> io::Result<Listener> {
@@ -120,12 +123,18 @@ mod tests {
         let refused = listen(&on(Some("127.0.0.1"), port, &[])).unwrap_err();
         assert_eq!(
             refused.to_string(),
-            format!("cannot listen on port {port} of 127.0.0.1; free it, or choose another with --port")
+            format!(
+                "cannot listen on port {port} of 127.0.0.1: Address already in use (os error 98); free it, or choose \
+                 another with --port"
+            )
         );
         let refused = listen(&on(Some("127.0.0.1"), 0, &[port..=port])).unwrap_err();
         assert_eq!(
             refused.to_string(),
-            format!("no port of HOST_PORTS={port} is free on 127.0.0.1; free one or add more"),
+            format!(
+                "no port of HOST_PORTS={port} is free on 127.0.0.1: Address already in use (os error 98); free one or \
+                 add more"
+            ),
         );
         let free = listen(&on(Some("127.0.0.1"), 0, &[])).unwrap().address.port();
         let chosen = listen(&on(Some("127.0.0.1"), 0, &[port..=port, free..=free])).unwrap();

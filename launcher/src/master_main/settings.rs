@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use master::{HttpError, StacksConfig, TaintConfig, TaintFileError, TopologyFileError, Web};
+use master::{HttpError, StackFolder, StacksConfig, TaintConfig, TaintFileError, TopologyFileError, Web};
 use master_proto::trust::{TlsFiles, Trust};
 use rules::{
     job::{HOST_TIMEOUT, OnGiveUp, Policy},
@@ -127,6 +127,7 @@ impl Settings {
         };
         let mut notices = notices(given);
         notices.extend(job_token::empty_variable(given.job_token_file.is_some(), env));
+        let reach = ListenOn { address: filled(&given.bind), port, choices };
         let is_open = trust.token.is_none() && trust.tls.ca.is_none();
         let open = is_open.then(|| {
             let hint = if trust.tls.is_on() {
@@ -134,13 +135,17 @@ impl Settings {
             } else {
                 "DLROVER_JOB_TOKEN"
             };
-            open_job::warning("its port", hint)
+            if reach.is_everywhere() {
+                open_job::warning_on_all_interfaces(hint)
+            } else {
+                open_job::warning("its port", hint)
+            }
         });
         let name_of_job = || Some(env.get_filled("ELASTIC_JOB_NAME")?.to_string_lossy().into_owned());
         let job_name = filled(&given.job_name).or_else(name_of_job);
         Ok(Self {
             job_name: job_name.unwrap_or_else(|| "job".into()),
-            reach: ListenOn { address: filled(&given.bind), port, choices },
+            reach,
             policy: Policy {
                 restart_count: given.restart_count,
                 on_give_up: OnGiveUp::Replace,
@@ -158,7 +163,10 @@ impl Settings {
                 // Without a folder of its own, where it was started.
                 folders: hang::folders(
                     env,
-                    Some(file(&given.state_dir, env, None).unwrap_or_else(|| ".".into())),
+                    Some(match file(&given.state_dir, env, None) {
+                        Some(of_job) => StackFolder::Named(of_job),
+                        None => StackFolder::Shared(".".into()),
+                    }),
                 ),
             },
             state_dir: file(&given.state_dir, env, None),
@@ -315,6 +323,26 @@ mod tests {
         );
         assert!(notices[1].contains("--node-num abc is ignored: not a number of nodes"), "{notices:?}");
         assert_eq!(read("m --platform ray --node_num 4", &env).unwrap().notices, [""; 0]);
+    }
+
+    #[test]
+    fn a_master_that_any_host_may_join_says_where_it_listens() {
+        let open = |line: &str, env: &[(&str, &str)]| read(line, env).unwrap().open.unwrap_or_default();
+        let token = "to require a token, give every node and the job master the same DLROVER_JOB_TOKEN";
+        for line in ["m", "m --bind 0.0.0.0", "m --bind ::"] {
+            let warning = open(line, &[]);
+            assert!(
+                warning.starts_with("warning: this job master listens on all interfaces and "),
+                "{warning}"
+            );
+            assert!(
+                warning.ends_with(&format!("{token}; --bind ADDR listens on one address only")),
+                "{warning}"
+            );
+        }
+        let warning = open("m --bind 10.0.0.1", &[]);
+        assert!(!warning.contains("all interfaces") && warning.ends_with(token), "{warning}");
+        assert_eq!(open("m", &[("DLROVER_JOB_TOKEN", "t")]), "");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::{
     resolve::{
         hang::{ON_HANG, PROGRESS},
         log::FORMATS,
+        warm::WARM,
     },
 };
 
@@ -129,16 +130,34 @@ super::options! {
             "How workers show progress: auto, Python workers also count the optimizer steps of torch by themselves; \
              declared, only what a script writes to DLROVER_PROGRESS_FILE counts (docs/progress.md)";
         HangTimeout = option("hang-timeout", "SECONDS", Float).default("300"),
-            "The job hangs when no rank has finished a step for so long; the stacks of all ranks are taken then; 0: hangs \
-             are not watched for [env: XPU_TIMER_HANG_TIMEOUT]";
+            "The job counts as hanging when no rank has finished a step for this long; the stacks of all ranks are taken \
+             then; 0: no hang detection [env: XPU_TIMER_HANG_TIMEOUT]";
         HangGrace = option("hang-grace", "SECONDS", Float).default("1800"),
             "How long the first step, and a checkpoint, may take";
         HangSource = option("hang-source", "LIST", Text).default("progress"),
             "What counts as progress, comma-separated: progress (what workers show by --progress), output (bytes that \
              they write), cpu (CPU time that they use)";
         OnHang = choice("on-hang", "WHAT", ON_HANG).default("dump"),
-            "What follows from a hang: dump (the stacks are written, and every node is told), restart (all workers; the \
-             named node uses one of its restarts), or exit (the job fails)";
+            "What follows from a hang: dump (the stacks are written, and every node is notified), restart (all workers; the \
+             node that the stacks name uses one of its restarts), or exit (the job fails)";
+    }
+    "Warm workers" {
+        Warm = choice("warm", "WHEN", WARM).default("off"),
+            "Fork Python workers from a template, a process that has imported what they import: off; restart, those of a \
+             restart; start, also the first ones (docs/warm.md) [env: DLROVER_WARM]";
+        WarmModules = option("warm-modules", "NAME,...", List).requires(Flag::Warm),
+            "What the template imports [default: what a worker has imported after its first step; before any step, what the \
+             script's import statements name]";
+        WarmMemory = option("warm-memory", "MIB", Int).requires(Flag::Warm),
+            "The most memory that the template may use, its share of shared pages counted; above that it is not used [default: 2048, or \
+             2 % of the node's memory if that is more]";
+    }
+    "Checkpoints in memory" {
+        FlashCkptMemory = option("flash-ckpt-memory", "MIB", Int),
+            "The memory of this node in which checkpoints may be kept; a save that finds too little is written to disk at \
+             once (docs/flash-checkpoint.md) [default: 40 % of the node's memory, or of the limit of its cgroup]";
+        SaveAtBreakpoint = switch("save-at-breakpoint"),
+            "When workers fail, also write the newest checkpoint in memory to disk";
     }
     "Output and logs" {
         LogDir = option("log-dir", "DIR", Text).of_torchrun(),
@@ -241,7 +260,7 @@ super::options! {
         MinBandwidth = option("min-bandwidth", "MB/S", Float).default("10000").requires(Flag::SwitchboxCheck),
             "A switchbox pair below this bandwidth is faulty";
         MinChannels = option("min-channels", "N", Int).requires(Flag::SwitchboxCheck),
-            "A node with fewer working switchbox pairs is faulty [default: 2, or all of fewer pairs]";
+            "A node with fewer working switchbox pairs is faulty [default: 2, or the number of pairs if that is less]";
         SwitchboxProbe = option("switchbox-probe", "PROBE", Text).default("auto").requires(Flag::SwitchboxCheck),
             "What measures the pairs: MetaX's tool (mxom), copies between NVIDIA devices (cuda), whichever of the two \
              fits (auto), a copy between two processes that tests no link (host), or a program of your own \
@@ -262,7 +281,7 @@ super::options! {
         RunPath = switch("run-path").of_torchrun(),
             "Start the script as a file with Python, as without this option; overrides --no-python";
         LogsSpecs = option("logs-specs", "NAME", Text).without_variable().of_torchrun(),
-            "Refused: it names a Python plug-in";
+            "Rejected: it names a Python plug-in";
         TrainingPort = option("training-port", "PORT", Int).ignored("not used by this launcher"),
             "Has no effect here";
         AutoTunning = switch("auto-tunning").ignored("not supported by this launcher"),
@@ -270,8 +289,6 @@ super::options! {
         UcpDeviceType = option("ucp-device-type", "TYPE", Text).ignored("not used by this launcher"),
             "Has no effect here";
         MembindPolicy = option("membind-policy", "POLICY", Text).ignored("not used by this launcher"),
-            "Has no effect here";
-        SaveAtBreakpoint = switch("save-at-breakpoint").ignored("not supported by this launcher"),
             "Has no effect here";
     }
     "Information" {

@@ -61,7 +61,7 @@ pub(super) fn resolve(
     let switchbox = switchbox::resolve(cli, env, host)?;
     let busy_percent = cli.float(Flag::BusyGpuThreshold).unwrap_or_default();
     if !(0.0..=100.0).contains(&busy_percent) {
-        let range = "a share of an accelerator's memory is 0 to 100 percent";
+        let range = "a share of an accelerator's memory from 0 to 100 percent";
         return Err(Invalid::OutOfRange { given: cli.given(Flag::BusyGpuThreshold), range });
     }
     Ok(Checks {

@@ -79,12 +79,7 @@ fn check_script(
             let path = env.get("PATH").unwrap_or("/bin:/usr/bin".as_ref());
             let is_there =
                 std::env::split_paths(path).any(|folder| host.may(&folder.join(script), true).is_ok());
-            let why = || std::io::Error::from_raw_os_error(nix::libc::ENOENT);
-            if is_there {
-                Ok(())
-            } else {
-                cannot(why(), "no directory of PATH has such a program; give its path, such as ./program")
-            }
+            if is_there { Ok(()) } else { Err(Invalid::NotOnPath { path: script.to_owned() }) }
         }
     }
 }

@@ -77,13 +77,14 @@ pub(super) fn resolve(
     let each =
         if workers > 1 { format!(", {fraction} for each of {workers} workers") } else { String::new() };
     notices.push(format!(
-        "this container has {} of {} units of accelerator {}{each}; the plugin enforces nothing, {}",
+        "this container has {} of {} units of accelerator {}{each}; the GPU share plugin does not enforce the \
+         share, {}",
         share.part,
         share.whole,
         share.device,
         match (may_kill, enforces) {
             (true, _) => "but this launcher kills a worker that uses over 110 % of its share",
-            (false, true) => "nor does this launcher",
+            (false, true) => "and neither does this launcher",
             (false, false) => "see --gpu-mem-enforce",
         }
     ));

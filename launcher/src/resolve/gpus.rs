@@ -12,6 +12,7 @@ use crate::{
     host::Host,
     invalid::Invalid,
     options::Flag,
+    resolve::does_nothing,
 };
 
 /// Chooses. When the best set cannot be determined the run starts all the same: one line says so, and workers see what they
@@ -33,14 +34,13 @@ pub(super) fn resolve(
             (Flag::GpuTopology, !cli.bytes(Flag::GpuTopology).is_empty()),
         ];
         for (flag, _) in without_effect.into_iter().filter(|(_, is_said)| *is_said) {
-            notices
-                .push(format!("`{}` changes nothing without --gpu-select=topology or pack", cli.given(flag)));
+            notices.push(does_nothing(cli, flag, "requires --gpu-select=topology or pack"));
         }
         return Ok(Chosen::default());
     }
     if cli.is_on(Flag::VirtualLocalRank) {
         notices.push(format!(
-            "`{}` changes nothing with --virtual-local-rank, which gives each worker the GPU of its place in the list",
+            "`{}` is ignored: --virtual-local-rank gives each worker the GPU of its place in the list",
             given()
         ));
         return Ok(Chosen::default());
@@ -68,7 +68,7 @@ pub(super) fn resolve(
             Ok(chosen)
         }
         Err(why) => {
-            notices.push(format!("`{}` chooses nothing, as with --gpu-select=first: {why}", given()));
+            notices.push(format!("`{}` is ignored (as with --gpu-select=first): {why}", given()));
             Ok(Chosen::default())
         }
     }

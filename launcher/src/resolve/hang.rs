@@ -1,9 +1,10 @@
 //! Hang detection: when the job counts as hanging, what follows, and where the stacks go.
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use agent::{LogConfig, LogDir};
-use rules::training::{HangSources, HangTerms, OnHang};
+use master::StackFolder;
+use rules::hang::{HangSources, HangTerms, OnHang};
 
 use crate::{
     cli::{Cli, Given},
@@ -39,7 +40,7 @@ pub(super) fn terms(cli: &Cli, env: Environment<'_>) -> Result<Option<HangTerms>
     // A longer timeout does not require that both are given.
     let grace = if cli.is_given(Flag::HangGrace) { grace } else { grace.max(timeout) };
     if grace < timeout {
-        let range = "at least --hang-timeout";
+        let range = "a number of seconds, at least that of --hang-timeout";
         return Err(Invalid::OutOfRange { given: cli.given(Flag::HangGrace), range });
     }
     let on_hang = match one_of(cli, Flag::OnHang)? {
@@ -48,6 +49,11 @@ pub(super) fn terms(cli: &Cli, env: Environment<'_>) -> Result<Option<HangTerms>
         _ => OnHang::Dump,
     };
     Ok(Some(HangTerms { timeout, grace, sources: sources(cli)?, on_hang }))
+}
+
+/// Whether a timeout was given, by the option or the variable.
+pub(super) fn is_asked_for(cli: &Cli, env: Environment<'_>) -> bool {
+    cli.is_given(Flag::HangTimeout) || env.get_filled(TIMEOUT_VARIABLE).is_some()
 }
 
 /// The option, else xpu_timer's variable, else 300 s. 0 turns it off.
@@ -88,22 +94,25 @@ pub(super) fn is_progress_automatic(cli: &Cli) -> Result<bool, Invalid> {
     Ok(one_of(cli, Flag::Progress)? == "auto")
 }
 
-/// The folder for stacks that the environment names, or the usual one.
+/// The folder for stacks that the environment names, or the usual one, in which each job has its own.
 #[must_use]
-pub fn stack_folder(env: Environment<'_>) -> PathBuf {
-    env.get_filled(FOLDER_VARIABLE).map_or_else(|| DEFAULT_FOLDER.into(), PathBuf::from)
+pub fn stack_folder(env: Environment<'_>) -> StackFolder {
+    match env.get_filled(FOLDER_VARIABLE) {
+        Some(path) => StackFolder::Named(path.into()),
+        None => StackFolder::Shared(DEFAULT_FOLDER.into()),
+    }
 }
 
-/// Where stacks are written: the first that takes files. `others`: where the log is.
-pub(crate) fn folders(env: Environment<'_>, others: Option<PathBuf>) -> Vec<PathBuf> {
-    std::iter::once(stack_folder(env)).chain(others).collect()
+/// Where stacks are written: the first that takes files. `other`: where the log is.
+pub(crate) fn folders(env: Environment<'_>, other: Option<StackFolder>) -> Vec<StackFolder> {
+    std::iter::once(stack_folder(env)).chain(other).collect()
 }
 
-/// The log directory.
-pub(super) fn log_folder(logs: &LogConfig) -> Option<PathBuf> {
+/// The log directory, which several jobs may have.
+pub(super) fn log_folder(logs: &LogConfig) -> Option<StackFolder> {
     match &logs.dir {
-        LogDir::At(dir) => Some(dir.clone()),
-        LogDir::Temporary(dir) => Some(dir.join("dlrover-stacks")),
+        LogDir::At(dir) => Some(StackFolder::Shared(dir.clone())),
+        LogDir::Temporary(dir) => Some(StackFolder::Shared(dir.join("dlrover-stacks"))),
         LogDir::Nowhere => None,
     }
 }

@@ -91,7 +91,7 @@ pub(super) fn resolve(
         if unit < 1 {
             return Err(Invalid::OutOfRange {
                 given: cli.given(Flag::NodeUnit),
-                range: "a unit is at least 1 node",
+                range: "a number of nodes, at least 1",
             });
         }
         if unit > i64::from(max) {
@@ -122,7 +122,7 @@ fn range(cli: &Cli) -> Result<(u32, u32), Invalid> {
         return Err(Invalid::NodeRange { given: given(), min, max });
     }
     let counted = |nodes: i64| {
-        let range = "that is more nodes than can be counted here, 4294967295 at most";
+        let range = "at most 4294967295 nodes";
         u32::try_from(nodes).map_err(|_| Invalid::OutOfRange { given: given(), range })
     };
     Ok((counted(min)?, counted(max)?))

@@ -23,7 +23,7 @@ pub(crate) fn local_world_size(
         return u32::try_from(number).ok().filter(|number| (1..=MAX_WORKERS).contains(number)).ok_or_else(
             || Invalid::OutOfRange {
                 given: given(),
-                range: "nproc_per_node, the workers of a node, is 1 to 65536",
+                range: "a number of workers per node (nproc_per_node) from 1 to 65536",
             },
         );
     }

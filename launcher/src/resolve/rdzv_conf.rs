@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::{cli::Cli, invalid::Invalid, options::Flag, python_number};
+use crate::{cli::Cli, invalid::Invalid, options::Flag, python_number, usage::distance};
 
 /// The settings, in their order.
 pub(super) struct Conf<'a>(Vec<(&'a str, &'a str)>);
@@ -65,20 +65,21 @@ impl<'a> Conf<'a> {
     }
 
     /// Holds the values to what a c10d rendezvous takes.
-    pub(super) fn check_dynamic(&self, cli: &Cli) -> Result<(), Invalid> {
-        self.check(cli, &DYNAMIC)
+    pub(super) fn check_dynamic(&self, cli: &Cli, notices: &mut Vec<String>) -> Result<(), Invalid> {
+        self.check(cli, &DYNAMIC, notices)
     }
 
     /// Holds the values to what a static rendezvous takes.
-    pub(super) fn check_static(&self, cli: &Cli) -> Result<(), Invalid> {
-        self.check(cli, &STATIC)
+    pub(super) fn check_static(&self, cli: &Cli, notices: &mut Vec<String>) -> Result<(), Invalid> {
+        self.check(cli, &STATIC, notices)
     }
 
-    fn check(&self, cli: &Cli, rules: &[(&str, Rule)]) -> Result<(), Invalid> {
+    fn check(&self, cli: &Cli, rules: &[(&str, Rule)], notices: &mut Vec<String>) -> Result<(), Invalid> {
         for (key, value) in &self.0 {
+            notices.extend(misspelt(key));
             let rule = rules.iter().find(|(name, _)| name == key);
             if let Some((_, (_, right))) = rule.filter(|(_, (is_right, _))| !is_right(value)) {
-                let why = format!("'{key}' is {right}, not '{value}'");
+                let why = format!("'{key}' must be {right}, not '{value}'");
                 return Err(Invalid::RdzvConf { given: cli.given(Flag::RdzvConf), why });
             }
         }
@@ -110,6 +111,16 @@ impl<'a> Conf<'a> {
     pub(super) fn is_host(&self) -> Option<bool> {
         yes_or_no(self.last(&["is_host"])?)
     }
+}
+
+/// A key that nothing knows, but for one that is nearly the same.
+fn misspelt(key: &str) -> Option<String> {
+    let known = || DYNAMIC.iter().chain(&STATIC).map(|(name, _)| *name);
+    if known().any(|name| name == key) {
+        return None;
+    }
+    let nearest = known().min_by_key(|name| distance(key, name)).filter(|name| distance(key, name) <= 2)?;
+    Some(format!("--rdzv-conf: unknown key '{key}' is ignored (did you mean {nearest}?)"))
 }
 
 /// 136 years.

@@ -15,7 +15,7 @@ use crate::{
     host::Host,
     invalid::Invalid,
     options::Flag,
-    resolve::{gang, nodes::Nodes, rdzv_conf::Conf},
+    resolve::{does_nothing, gang, nodes::Nodes, rdzv_conf::Conf},
 };
 
 /// Where the job's master is.
@@ -86,9 +86,6 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long `--nnodes=MIN:MAX` waits for another node: torchrun waits 30 s, DLRover 60 s.
 const LAST_CALL: Duration = Duration::from_secs(3);
 
-/// The default run id, as torchrun's. A fresh one would differ on each node.
-const NO_NAME: &str = "none";
-
 pub(super) fn resolve(
     cli: &Cli,
     nodes: &Nodes,
@@ -115,6 +112,7 @@ pub(super) fn resolve(
         require_uniform: cli.is_on(Flag::RequireUniform),
         check: None,
         hang: None,
+        save_at_breakpoint: cli.is_on(Flag::SaveAtBreakpoint),
     };
     Ok(ResolvedRendezvous { rendezvous, serve_master, terms })
 }
@@ -138,11 +136,11 @@ fn rendezvous(
             }
         }
         warn_of_static_options(cli, "localhost:0", notices);
-        conf.check_dynamic(cli)?;
+        conf.check_dynamic(cli, notices)?;
         return Ok(alone(host.fresh_id()));
     }
     if let Some(value) = env.get_filled("DLROVER_MASTER_ADDR") {
-        conf.check_dynamic(cli)?;
+        conf.check_dynamic(cli, notices)?;
         let given = Given::in_variable("DLROVER_MASTER_ADDR", value);
         let read = value.to_str().ok_or(endpoint::NOT_A_HOST).and_then(Endpoint::of_master);
         let endpoint = read.map_err(|why| Invalid::Endpoint { given: given.clone(), why })?;
@@ -161,11 +159,15 @@ fn rendezvous(
     match cli.text(Flag::RdzvBackend)? {
         "static" if rdzv_endpoint.is_empty() && cli.int(Flag::MasterPort).is_none() && is_one_node => {
             warn_of_static_options(cli, "localhost:0", notices);
-            conf.check_dynamic(cli)?;
+            if cli.is_on_the_line(Flag::RdzvId) {
+                let why = "a run of this node alone gets an id of its own, as with torchrun";
+                notices.push(does_nothing(cli, Flag::RdzvId, why));
+            }
+            conf.check_dynamic(cli, notices)?;
             Ok(alone(host.fresh_id()))
         }
         "static" => {
-            conf.check_static(cli)?;
+            conf.check_static(cli, notices)?;
             let (addr, port) = static_address(cli, rdzv_endpoint)?;
             if port == 0 {
                 if is_this_host(&addr) && is_one_node {
@@ -191,7 +193,7 @@ fn rendezvous(
             Ok((Rendezvous::Static(Endpoint { host: addr, port }), serve_master, run_id))
         }
         "c10d" => {
-            conf.check_dynamic(cli)?;
+            conf.check_dynamic(cli, notices)?;
             if rdzv_endpoint.is_empty() {
                 warn_of_master_addr(cli, notices);
             }
@@ -235,14 +237,14 @@ fn rendezvous(
 }
 
 fn named(id: &str) -> String {
-    if id.is_empty() { NO_NAME.to_owned() } else { id.to_owned() }
+    if id.is_empty() { RunId::UNNAMED.to_owned() } else { id.to_owned() }
 }
 
 fn port_zero(cli: &Cli, flag: Flag) -> Invalid {
     // No other node could learn the port; a single node needs no fixed one.
     Invalid::OutOfRange {
         given: cli.given(flag),
-        range: "port 0 (any free port) is allowed only for a single-node job with an endpoint on localhost",
+        range: "a port from 1 to 65535; 0 (any free one) requires a single-node job with an endpoint on localhost",
     }
 }
 
@@ -258,7 +260,11 @@ fn warn_of_rendezvous_options(cli: &Cli, master: &Given, env: Environment<'_>, n
         .map(|flag| format!("`{}`", cli.given(flag)))
         .collect();
     if !ignored.is_empty() {
-        notices.push(format!("ignored: {}; `{master}` is the address of the job master", ignored.join(", ")));
+        let is = if ignored.len() == 1 { "is" } else { "are" };
+        notices.push(format!(
+            "{} {is} ignored: `{master}` is the address of the job master",
+            ignored.join(", ")
+        ));
     }
 }
 
@@ -296,7 +302,7 @@ fn static_address(cli: &Cli, rdzv_endpoint: &str) -> Result<(String, u16), Inval
         None => STATIC_PORT,
         Some(port) => u16::try_from(port).map_err(|_| Invalid::OutOfRange {
             given: cli.given(Flag::MasterPort),
-            range: "a port is a number from 0 to 65535 (0: any free one)",
+            range: "a port from 0 to 65535 (0: any free one)",
         })?,
     };
     let addr = endpoint::host_of(cli.text(Flag::MasterAddr)?)

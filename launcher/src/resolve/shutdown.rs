@@ -41,7 +41,7 @@ pub(super) fn signals(cli: &Cli, notices: &mut Vec<String>) -> Result<(Vec<Strin
 
 /// `--shutdown-timeout`, else `TORCH_ELASTIC_SHUTDOWN_TIMEOUT`, else 30 s.
 pub(super) fn timeout(cli: &Cli, env: Environment<'_>) -> Result<Duration, Invalid> {
-    const RANGE: &str = "shutdown_timeout is a whole number of seconds and must be non-negative";
+    const RANGE: &str = "a whole number of seconds, at least 0 (shutdown_timeout must be non-negative)";
     let (seconds, given) = match cli.int(Flag::ShutdownTimeout) {
         Some(seconds) => (Some(seconds), cli.given(Flag::ShutdownTimeout)),
         None => match env.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT") {

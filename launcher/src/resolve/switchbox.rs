@@ -42,7 +42,7 @@ pub(super) fn resolve(
     Ok(Some(SwitchboxTask::new(settings, probe(cli, env, host)?, env.get(TOOL_VARIABLE))))
 }
 
-/// The default of `--min-channels`: two, or all of fewer pairs.
+/// The default of `--min-channels`: two, or the number of pairs if that is less.
 pub fn default_min_channels(pairs: usize) -> u32 {
     if pairs < 2 { 1 } else { 2 }
 }
@@ -53,7 +53,7 @@ fn min_channels(cli: &Cli, pairs: usize) -> Result<u32, Invalid> {
     if asked < 1 {
         return Err(Invalid::SwitchboxRange {
             given: given(),
-            range: "a node needs at least 1 working pair",
+            range: "a number of working pairs, at least 1",
         });
     }
     let most = u32::try_from(pairs).unwrap_or(u32::MAX);

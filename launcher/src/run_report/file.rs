@@ -15,16 +15,15 @@ const WRITE: Duration = Duration::from_secs(5);
 
 /// The report could not be written. The exit code stays what it is.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write the report {} (--report-json); the exit code is not affected", path.display())]
+#[error("cannot write the report {} (--report-json): {error}; the exit code is not affected", path.display())]
 pub(crate) struct ReportFileError {
     path: PathBuf,
-    #[source]
-    source: io::Error,
+    error: io::Error,
 }
 
 /// Replaces the file.
 pub(super) fn write(path: &Path, text: String) -> Result<(), ReportFileError> {
-    let failed = |source| ReportFileError { path: path.to_owned(), source };
+    let failed = |error| ReportFileError { path: path.to_owned(), error };
     let target = path.to_owned();
     let (done, written) = mpsc::channel();
     let replace = move || {

@@ -59,7 +59,7 @@ impl From<JobVerdict> for pb::JobEnd {
                 let (node, reason) = (Some(node.into()), cut(reason));
                 Verdict::Exhausted(pb::Exhausted { rank: rank.0, node, limit, reason })
             }
-            JobVerdict::Failed(JobFailure::Deserted) => Verdict::Deserted(pb::Deserted {}),
+            JobVerdict::Failed(JobFailure::Stopped { signal }) => Verdict::Stopped(pb::Stopped { signal }),
             JobVerdict::Failed(JobFailure::Inconclusive { named, of, nodes, why }) => {
                 let named = named.into_iter().map(pb::NodeName::from).collect();
                 Verdict::Inconclusive(pb::Inconclusive { named, of, nodes, reason: cut(why) })
@@ -112,7 +112,7 @@ impl TryFrom<pb::JobEnd> for JobVerdict {
                 limit: wire.limit,
                 reason: wire.reason,
             },
-            Verdict::Deserted(pb::Deserted {}) => JobFailure::Deserted,
+            Verdict::Stopped(pb::Stopped { signal }) => JobFailure::Stopped { signal },
             Verdict::Inconclusive(pb::Inconclusive { named, of, nodes, reason }) => {
                 let named = named.into_iter().map(NodeName::from).collect();
                 JobFailure::Inconclusive { named, of, nodes, why: reason }

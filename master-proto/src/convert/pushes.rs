@@ -10,7 +10,7 @@ use rules::{
     world::{Assignment, Member, World},
 };
 
-use super::{ConvertError, cut, millis, port, workers};
+use super::{ConvertError, checkpoints, cut, millis, port, workers};
 use crate::pb::{self, stream_message::Payload as Wire};
 
 /// A message on the stream from the master to a node.
@@ -51,7 +51,7 @@ impl From<Push> for Wire {
     fn from(push: Push) -> Self {
         match push {
             Push::Host { round, fresh_port } => Self::Host(pb::Host { round: round.0, fresh_port }),
-            Push::Seat(assignment) => Self::Seat(assignment.into()),
+            Push::Assigned(assignment) => Self::Assigned(assignment.into()),
             Push::Regroup { round, why, is_secondary } => {
                 Self::Regroup(pb::Regroup { round: round.0, reason: cut(why), is_secondary })
             }
@@ -67,6 +67,7 @@ impl From<Push> for Wire {
                 Self::DumpStacks(pb::DumpStacks { round: round.0, episode })
             }
             Push::Hang(notice) => Self::Hang(notice.into()),
+            Push::Checkpoint(order) => Self::Checkpoint(order.into()),
         }
     }
 }
@@ -90,7 +91,7 @@ impl TryFrom<Wire> for Payload {
                 return Ok(Self::Welcome { beat: some(beat_millis), session, timeout: some(timeout_millis) });
             }
             Wire::Host(pb::Host { round, fresh_port }) => Push::Host { round: Round(round), fresh_port },
-            Wire::Seat(assignment) => Push::Seat(assignment.try_into()?),
+            Wire::Assigned(assignment) => Push::Assigned(assignment.try_into()?),
             Wire::Regroup(pb::Regroup { round, reason, is_secondary }) => {
                 Push::Regroup { round: Round(round), why: reason, is_secondary }
             }
@@ -106,6 +107,7 @@ impl TryFrom<Wire> for Payload {
                 Push::DumpStacks { round: Round(round), episode }
             }
             Wire::Hang(hang) => Push::Hang(hang.into()),
+            Wire::Checkpoint(order) => Push::Checkpoint(order.try_into()?),
         }))
     }
 }
@@ -114,7 +116,7 @@ impl From<Assignment> for pb::Assignment {
     fn from(assignment: Assignment) -> Self {
         Self {
             round: assignment.round.0,
-            seat: assignment.node_rank.0,
+            node_rank: assignment.node_rank.0,
             nodes: assignment.nodes,
             local_world_size: assignment.local_world_size,
             role: assignment.role,
@@ -126,6 +128,7 @@ impl From<Assignment> for pb::Assignment {
             master_port: u32::from(assignment.master_port),
             restore_from_disk: assignment.restore_from_disk,
             fence: assignment.fence.map(pb::Fence::from),
+            restore: checkpoints::restored(assignment.restore),
         }
     }
 }
@@ -134,24 +137,25 @@ impl TryFrom<pb::Assignment> for Assignment {
     type Error = ConvertError;
 
     fn try_from(wire: pb::Assignment) -> Result<Self, ConvertError> {
-        if wire.seat >= wire.nodes {
-            let (value, expected) = (u64::from(wire.seat), "less than seat.nodes");
-            return Err(ConvertError::Range { field: "seat.seat", value, expected });
+        if wire.node_rank >= wire.nodes {
+            let (value, expected) = (u64::from(wire.node_rank), "less than assigned.nodes");
+            return Err(ConvertError::Range { field: "assigned.node_rank", value, expected });
         }
         Ok(Self {
             round: Round(wire.round),
-            node_rank: NodeRank(wire.seat),
+            node_rank: NodeRank(wire.node_rank),
             nodes: wire.nodes,
-            local_world_size: workers(wire.local_world_size, "seat.local_world_size")?,
+            local_world_size: workers(wire.local_world_size, "assigned.local_world_size")?,
             role: wire.role,
             first_rank: wire.first_rank,
             world_size: wire.world_size,
             first_role_rank: wire.first_role_rank,
             role_world_size: wire.role_world_size,
             master_addr: wire.master_addr,
-            master_port: port(wire.master_port, "seat.master_port")?,
+            master_port: port(wire.master_port, "assigned.master_port")?,
             restore_from_disk: wire.restore_from_disk,
             fence: wire.fence.map(TryInto::try_into).transpose()?,
+            restore: checkpoints::restore_points(wire.restore)?,
         })
     }
 }
@@ -218,7 +222,7 @@ impl TryFrom<pb::Pending> for Pending {
 /// The whole table; empty between rounds.
 impl From<Option<&World>> for pb::WorldTable {
     fn from(world: Option<&World>) -> Self {
-        let Some(World { round, members, master_addr, master_port, fence: _ }) = world else {
+        let Some(World { round, members, master_addr, master_port, fence: _, restore: _ }) = world else {
             return Self::default();
         };
         let member = |member: &Member| pb::Member {

@@ -9,7 +9,8 @@ use rules::{
 };
 
 use super::{
-    ConvertError, MAX_ADDRESSES, MAX_NODES, MAX_TEXT, limited, millis, name, node_id, port, round, workers,
+    ConvertError, MAX_ADDRESSES, MAX_NODES, MAX_TEXT, checkpoints, limited, millis, name, node_id, port,
+    round, workers,
 };
 use crate::pb;
 
@@ -60,6 +61,7 @@ impl TryFrom<pb::JoinRequest> for Join {
                 value: u64::from(wire.question_port),
                 expected: "0 to 65535",
             })?,
+            shards: checkpoints::shards(wire.checkpoints)?,
         };
         Ok(Self { request })
     }
@@ -80,6 +82,7 @@ pub fn join_request(request: JoinRequest) -> pb::JoinRequest {
         after,
         checked,
         question_port,
+        shards,
     } = request;
     pb::JoinRequest {
         node_id: node_id.0,
@@ -94,6 +97,7 @@ pub fn join_request(request: JoinRequest) -> pb::JoinRequest {
         checked: checked.map(pb::Checked::from),
         question_port: u32::from(question_port),
         session: None,
+        checkpoints: checkpoints::folders(shards),
     }
 }
 
@@ -122,6 +126,7 @@ impl TryFrom<pb::Terms> for Terms {
             require_uniform: wire.require_uniform,
             check: wire.check.map(TryInto::try_into).transpose()?,
             hang: wire.hang.map(TryInto::try_into).transpose()?,
+            save_at_breakpoint: wire.save_at_breakpoint,
         })
     }
 }
@@ -138,6 +143,7 @@ impl From<Terms> for pb::Terms {
             require_uniform,
             check,
             hang,
+            save_at_breakpoint,
         } = terms;
         Self {
             run_id: run_id.0,
@@ -149,6 +155,7 @@ impl From<Terms> for pb::Terms {
             require_uniform,
             check: check.map(pb::CheckTerms::from),
             hang: hang.map(pb::HangTerms::from),
+            save_at_breakpoint,
         }
     }
 }
@@ -206,13 +213,13 @@ pub fn resume_request(wire: pb::ResumeRequest, peer: impl FnOnce() -> String) ->
         let (value, expected) = (u64::from(wire.nodes), "at most 65536");
         return Err(ConvertError::Range { field: "nodes", value, expected });
     }
-    if wire.seat >= wire.nodes {
-        let (value, expected) = (u64::from(wire.seat), "a node rank below the number of nodes");
-        return Err(ConvertError::Range { field: "seat", value, expected });
+    if wire.node_rank >= wire.nodes {
+        let (value, expected) = (u64::from(wire.node_rank), "a node rank below the number of nodes");
+        return Err(ConvertError::Range { field: "node_rank", value, expected });
     }
     let claim = Claim {
         round: round(wire.round, "round")?,
-        node_rank: NodeRank(wire.seat),
+        node_rank: NodeRank(wire.node_rank),
         nodes: wire.nodes,
         master_addr: name(wire.master_addr, "master_addr")?,
         master_port: port(wire.master_port, "master_port")?,
@@ -233,7 +240,7 @@ impl From<(JoinRequest, Claim)> for pb::ResumeRequest {
         Self {
             node: Some(join_request(request)),
             round: round.0,
-            seat: node_rank.0,
+            node_rank: node_rank.0,
             nodes,
             master_addr,
             master_port: u32::from(master_port),

@@ -44,6 +44,7 @@ fn assignment() -> Assignment {
         master_port: 29500,
         restore_from_disk: true,
         fence: Some(fence()),
+        restore: Vec::new(),
     }
 }
 
@@ -70,6 +71,7 @@ fn request(wish: Option<u32>) -> JoinRequest {
             require_uniform: true,
             check: Some(check()),
             hang: None,
+            save_at_breakpoint: true,
         },
         attributes: NodeAttributes {
             host_name: "host-a".into(),
@@ -82,6 +84,7 @@ fn request(wish: Option<u32>) -> JoinRequest {
         after: Some(Round(2)),
         checked: Some(checked(None)),
         question_port: 4711,
+        shards: Vec::new(),
     }
 }
 
@@ -140,7 +143,7 @@ fn every_push_survives_the_wire() {
     ];
     let pushes = [
         Push::Host { round: Round(1), fresh_port: true },
-        Push::Seat(assignment()),
+        Push::Assigned(assignment()),
         Push::Regroup { round: Round(2), why: "w".into(), is_secondary: true },
         Push::Refused { reason: "full".into() },
         Push::JobEnd(JobVerdict::Succeeded),
@@ -155,7 +158,7 @@ fn every_push_survives_the_wire() {
             refused: Some(Box::new(RefusedNodes { nodes: 2, last: name(), reason: "r".into() })),
         }),
         failed(JobFailure::Exhausted { rank: NodeRank(2), node: name(), limit: 3, reason: "r".into() }),
-        failed(JobFailure::Deserted),
+        failed(JobFailure::Stopped { signal: 2 }),
         failed(JobFailure::Inconclusive { named: vec![name()], of: 2, nodes: 3, why: "w".into() }),
         failed(JobFailure::MassFailure { faults: 4, limit: 2, nodes: 6 }),
         failed(severed(CutEnd::TooFew)),
@@ -179,7 +182,9 @@ fn every_push_survives_the_wire() {
             waited: Duration::from_secs(3),
             limit: Duration::from_secs(600),
         }),
-        Push::Pending(Pending::OtherJob { point: "the job has rdzv-id=a, this node has rdzv-id=b".into() }),
+        Push::Pending(Pending::OtherJob {
+            point: "the job has rdzv-id=a, the joining node has rdzv-id=b".into(),
+        }),
         Push::Pending(Pending::Gathering {
             joined: 1,
             needed: 4,
@@ -329,14 +334,14 @@ fn a_push_of_a_newer_master_is_no_error() {
 #[test]
 fn an_assignment_is_small() {
     use prost::Message as _;
-    let payload = Some(Payload::Push(Push::Seat(assignment())));
+    let payload = Some(Payload::Push(Push::Assigned(assignment())));
     let push = StreamMessage { epoch: u64::MAX, seq: 1 << 20, payload };
     let bytes = pb::StreamMessage::from(push).encoded_len();
     assert!(bytes <= 100, "{bytes}");
 }
 
 #[test]
-fn a_request_survives_the_wire_and_a_wish_for_seat_zero_is_not_no_wish() {
+fn a_request_survives_the_wire_and_a_wish_for_rank_zero_is_not_no_wish() {
     for wish in [None, Some(0)] {
         let join = Join::try_from(join_request(request(wish))).unwrap();
         assert_eq!(join.from_peer(|| unreachable!("it gave an address")), request(wish));

@@ -17,7 +17,8 @@ use prometheus_client::{
     registry::Registry,
 };
 use rules::job_status::{
-    CheckStatus, CheckedNodeStatus, Histogram, JobPhase, JobStatus, NodeState, NodeStatus, RankStatus,
+    CheckStatus, CheckedNodeStatus, CheckpointStatus, Histogram, JobPhase, JobStatus, NodeState, NodeStatus,
+    RankStatus,
 };
 
 use super::mpi_operator::{self, MpiOperatorLabels};
@@ -50,12 +51,12 @@ impl Format {
     }
 }
 
-/// The greatest training time that was told. A loss takes back the silence before it, and a counter never falls: it
+/// The greatest training time that was encoded. A loss takes back the silence before it, and a counter never falls: it
 /// stands still until the time has caught up.
 #[derive(Debug, Clone, Default)]
-pub(super) struct ToldTraining(Arc<AtomicU64>);
+pub(super) struct GreatestTrainingTime(Arc<AtomicU64>);
 
-impl ToldTraining {
+impl GreatestTrainingTime {
     fn at_least(&self, seconds: f64) -> f64 {
         // The bits of floats above zero are in the order of their values.
         let bits = seconds.max(0.0).to_bits();
@@ -68,10 +69,10 @@ pub(super) fn encode(
     status: &JobStatus,
     mpi_operator: Option<&MpiOperatorLabels>,
     format: Format,
-    told: &ToldTraining,
+    greatest: &GreatestTrainingTime,
 ) -> Result<String, fmt::Error> {
     let mut status = status.clone();
-    status.totals.training_seconds = told.at_least(status.totals.training_seconds);
+    status.totals.training_seconds = greatest.at_least(status.totals.training_seconds);
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Metrics(status, mpi_operator.cloned())));
     let mut text = String::new();
@@ -128,6 +129,11 @@ struct CauseLabel {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct NodeLabel {
     node: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FolderLabel {
+    folder: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -243,7 +249,7 @@ fn by_node_rank(
 }
 
 /// The progress of ranks, and hangs.
-fn training_metrics(families: &mut Families<'_, '_>, status: &JobStatus) -> fmt::Result {
+fn progress_metrics(families: &mut Families<'_, '_>, status: &JobStatus) -> fmt::Result {
     let ranks = || status.nodes.iter().flat_map(|node| &node.ranks);
     let label = |rank: &RankStatus| RankLabel { rank: rank.rank.to_string() };
     families.gauge(
@@ -264,13 +270,34 @@ fn training_metrics(families: &mut Families<'_, '_>, status: &JobStatus) -> fmt:
     let hang = status.hang.as_ref();
     families.one_counter(
         "dlrover_hangs",
-        "Times in which no rank advanced for the timeout (--hang-timeout)",
+        "How many times no rank advanced within --hang-timeout",
         hang.map_or(0.0, |hang| f64::from(hang.count)),
     )?;
     families.one_gauge(
         "dlrover_hanging",
         "1 while no rank advances",
         Some(f64::from(u8::from(hang.is_some_and(|hang| !hang.is_over)))),
+    )
+}
+
+/// Checkpoints that nodes have in memory.
+fn checkpoint_metrics(families: &mut Families<'_, '_>, status: &JobStatus) -> fmt::Result {
+    let label = |it: &CheckpointStatus| FolderLabel { folder: it.folder.clone() };
+    let all = || status.checkpoints.iter();
+    families.gauge(
+        "dlrover_checkpoint_memory_step",
+        "The newest step that every node has in memory",
+        all().filter_map(|it| Some((label(it), float(it.memory_step?)))),
+    )?;
+    families.gauge(
+        "dlrover_checkpoint_disk_step",
+        "The newest step that is complete on disk",
+        all().filter_map(|it| Some((label(it), float(it.disk_step?)))),
+    )?;
+    families.gauge(
+        "dlrover_checkpoint_writing_bytes",
+        "Bytes that are written of the step that is being written to disk",
+        all().filter_map(|it| Some((label(it), float(it.writing.as_ref()?.bytes)))),
     )
 }
 
@@ -358,7 +385,8 @@ impl Collector for Metrics {
             "From a failure or a loss to the next start of workers",
             &totals.failure_to_running,
         )?;
-        training_metrics(&mut families, status)?;
+        progress_metrics(&mut families, status)?;
+        checkpoint_metrics(&mut families, status)?;
         if let Some(check) = &status.check {
             check_metrics(&mut families, check)?;
         }
@@ -449,11 +477,11 @@ mod tests {
 
     #[test]
     fn a_counter_stands_still_where_a_loss_takes_time_back() {
-        let told = ToldTraining::default();
+        let greatest = GreatestTrainingTime::default();
         for (trained, expected) in [(55.0, "55.0"), (40.0, "55.0"), (54.5, "55.0"), (56.5, "56.5")] {
             let mut status = status();
             status.totals.training_seconds = trained;
-            let text = encode(&status, None, Format::Text, &told).unwrap();
+            let text = encode(&status, None, Format::Text, &greatest).unwrap();
             let line = format!("dlrover_training_seconds_total {expected}");
             assert!(text.lines().any(|it| it == line), "{line}:\n{text}");
         }
@@ -461,7 +489,7 @@ mod tests {
 
     #[test]
     fn counters_have_their_suffix_and_histograms_add_up() {
-        let text = encode(&status(), None, Format::Text, &ToldTraining::default()).unwrap();
+        let text = encode(&status(), None, Format::Text, &GreatestTrainingTime::default()).unwrap();
         for line in [
             "# TYPE dlrover_node_losses_total counter",
             "dlrover_node_losses_total 0.0",
@@ -478,7 +506,7 @@ mod tests {
         }
         assert!(!text.contains("# EOF"), "{text}");
         assert!(
-            encode(&status(), None, Format::OpenMetrics, &ToldTraining::default())
+            encode(&status(), None, Format::OpenMetrics, &GreatestTrainingTime::default())
                 .unwrap()
                 .ends_with("# EOF\n")
         );
@@ -489,7 +517,7 @@ mod tests {
         let labels = MpiOperatorLabels { launcher: "pi-launcher".into(), namespace: "default".into() };
         let mut status = status();
         status.job = Some("pi".into());
-        let text = encode(&status, Some(&labels), Format::Text, &ToldTraining::default()).unwrap();
+        let text = encode(&status, Some(&labels), Format::Text, &GreatestTrainingTime::default()).unwrap();
         for line in [
             "# TYPE mpi_operator_jobs_created_total counter",
             "mpi_operator_jobs_created_total 1.0",
@@ -501,7 +529,9 @@ mod tests {
             assert!(text.lines().any(|it| it == line), "{line}:\n{text}");
         }
         assert!(
-            !encode(&status, None, Format::Text, &ToldTraining::default()).unwrap().contains("mpi_operator")
+            !encode(&status, None, Format::Text, &GreatestTrainingTime::default())
+                .unwrap()
+                .contains("mpi_operator")
         );
     }
 

@@ -6,13 +6,12 @@ use std::{io, path::PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// The directory cannot be used.
-    #[error("cannot use --state-dir {}; give a directory that this user may write to", dir.display())]
+    #[error("cannot use --state-dir {}: {error}; give a directory that this user may write to", dir.display())]
     Folder {
         /// Its path.
         dir: PathBuf,
         /// The error of the operating system.
-        #[source]
-        source: io::Error,
+        error: io::Error,
     },
     /// Another master holds the directory.
     #[error(
@@ -26,16 +25,15 @@ pub enum JournalError {
     },
     /// The directory cannot be locked.
     #[error(
-        "cannot lock {}: the lock keeps a second job master out of the directory; give --state-dir \
-         a directory on a file system that supports file locks",
+        "cannot lock {}: {error}; the lock keeps a second job master out of the directory: give --state-dir a \
+         directory on a file system that supports file locks",
         path.display()
     )]
     Lock {
         /// The lock's file.
         path: PathBuf,
         /// The error of the operating system.
-        #[source]
-        source: io::Error,
+        error: io::Error,
     },
     /// The file cannot be read.
     #[error("cannot read the job's state {}", path.display())]
@@ -85,17 +83,15 @@ pub enum JournalError {
     Encode(#[source] postcard::Error),
     /// The file cannot be written.
     #[error(
-        "cannot write the job's state {}; the master exits, because a restarted master could not recover its \
-         further decisions. Free \
-         disk space, or give another --state-dir, and restart it: the nodes keep running and reconnect",
+        "cannot write the job's state {}: {error}; the master exits, because a restarted master could not recover \
+         its further decisions. Free disk space, or give another --state-dir, and restart it: the nodes keep running and reconnect",
         path.display()
     )]
     Write {
         /// Its path.
         path: PathBuf,
         /// The error of the operating system.
-        #[source]
-        source: io::Error,
+        error: io::Error,
     },
     /// The thread cannot be started.
     #[error("cannot start the thread that writes the job's state")]

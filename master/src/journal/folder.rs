@@ -36,7 +36,7 @@ impl Folder {
     /// # Errors
     /// The directory cannot be used, or is locked by another master.
     pub(crate) fn hold(dir: &Path) -> Result<Self, JournalError> {
-        let folder = |source| JournalError::Folder { dir: dir.to_owned(), source };
+        let folder = |error| JournalError::Folder { dir: dir.to_owned(), error };
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(folder)?;
         let handle = File::open(dir).map_err(folder)?;
         let path = dir.join(LOCK);
@@ -46,7 +46,7 @@ impl Folder {
         match lock.try_lock() {
             Ok(()) => Ok(Self { dir: dir.to_owned(), handle, _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(JournalError::InUse { dir: dir.to_owned() }),
-            Err(TryLockError::Error(source)) => Err(JournalError::Lock { path, source }),
+            Err(TryLockError::Error(error)) => Err(JournalError::Lock { path, error }),
         }
     }
 
@@ -68,7 +68,7 @@ impl Folder {
     /// Replaces the journal by one that begins with `bytes`, in one step, and returns it for appending.
     pub(super) fn replace(&self, bytes: &[u8]) -> Result<File, JournalError> {
         let next = self.dir.join(NEXT);
-        let write = |source| JournalError::Write { path: next.clone(), source };
+        let write = |error| JournalError::Write { path: next.clone(), error };
         crash::point("before-snapshot");
         let (first, second) = bytes.split_at(bytes.len() / 2);
         let fill = |file: &mut File| {
@@ -92,7 +92,7 @@ impl Folder {
         let path = self.path();
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(JournalError::Write { path, source: error });
+                return Err(JournalError::Write { path, error });
             }
             Ok(()) | Err(_) => {}
         }
@@ -101,7 +101,7 @@ impl Folder {
     }
 
     fn sync(&self) -> Result<(), JournalError> {
-        self.handle.sync_all().map_err(|source| JournalError::Write { path: self.dir.clone(), source })
+        self.handle.sync_all().map_err(|error| JournalError::Write { path: self.dir.clone(), error })
     }
 }
 

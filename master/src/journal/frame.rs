@@ -19,7 +19,7 @@ use std::{
 const MAGIC: [u8; 8] = *b"DLRVJRNL";
 
 /// Changes with every change of the records.
-pub(super) const FORMAT: u32 = 10;
+pub(super) const FORMAT: u32 = 11;
 
 /// The release that writes.
 pub(super) const RELEASE: &str = env!("CARGO_PKG_VERSION");

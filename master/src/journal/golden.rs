@@ -6,6 +6,7 @@
 
 use std::{collections::BTreeSet, env, fmt::Write as _, fs, path::PathBuf, time::Duration};
 
+use checkpoint::message::Dir;
 use rules::{
     Moment, NodeId, NodeRank, Round,
     job::{Claim, Event, Job, NodeEnd, WorkersState},
@@ -51,7 +52,9 @@ fn shape() -> String {
 fn traced(enums: &BTreeSet<String>) -> serde_reflection::Result<Registry> {
     // A string that every type accepts that is written as a string.
     let config = TracerConfig::default().default_string_value("X".into());
-    let (mut tracer, samples) = (Tracer::new(config), Samples::new());
+    let (mut tracer, mut samples) = (Tracer::new(config), Samples::new());
+    // But this one.
+    tracer.trace_value(&mut samples, &Dir::try_from("/X").expect("an absolute path"))?;
     let mut is_more = true;
     while is_more {
         tracer.trace_type::<Entry>(&samples)?;

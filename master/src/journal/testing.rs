@@ -41,11 +41,13 @@ pub(crate) fn joined(node: &str) -> Event {
             require_uniform: false,
             check: None,
             hang: None,
+            save_at_breakpoint: false,
         },
         attributes: NodeAttributes::default(),
         after: None,
         checked: None,
         question_port: 0,
+        shards: Vec::new(),
     })
 }
 

@@ -177,7 +177,7 @@ impl Writer {
     /// One write and one sync, whatever the number of records.
     fn commit(&mut self, entry: Entry) -> Result<(), JournalError> {
         let Some((file, header)) = &mut self.file else { return Err(JournalError::Gone) };
-        let write = |source| JournalError::Write { path: self.folder.path(), source };
+        let write = |error| JournalError::Write { path: self.folder.path(), error };
         let frame = framed(*header, &entry)?;
         crash::point("before-write");
         let (first, second) = frame.split_at(frame.len() / 2);

@@ -1,6 +1,6 @@
 //! The report of a hang as JSON.
 
-use rules::training::{HangReport, HangingNode};
+use rules::hang::{HangReport, HangingNode};
 use serde_json::{Value, json};
 
 /// The version of the document.
@@ -46,7 +46,7 @@ pub(super) fn node(node: &HangingNode, key: &str) -> Value {
 mod tests {
     use std::time::Duration;
 
-    use rules::{NodeId, NodeRank, Rank, Round, RunId, node::NodeName, training::Suspect};
+    use rules::{NodeId, NodeRank, Rank, Round, RunId, hang::Suspect, node::NodeName};
 
     use super::*;
 

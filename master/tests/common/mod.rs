@@ -201,6 +201,7 @@ pub fn terms(min_nodes: u32, max_nodes: u32) -> Terms {
         require_uniform: false,
         check: None,
         hang: None,
+        save_at_breakpoint: false,
     }
 }
 
@@ -217,6 +218,7 @@ pub fn request(id: &str, terms: Terms) -> JoinRequest {
         after: None,
         checked: None,
         question_port: 0,
+        shards: Vec::new(),
     }
 }
 
@@ -281,16 +283,16 @@ impl Node {
     pub async fn resume(
         &mut self,
         nodes: u32,
-        seat: &Assignment,
+        assignment: &Assignment,
         workers_state: WorkersState,
     ) -> Result<(), Status> {
         let claim = Claim {
             fence: None,
-            round: seat.round,
-            node_rank: seat.node_rank,
-            nodes: seat.nodes,
-            master_addr: seat.master_addr.clone(),
-            master_port: seat.master_port,
+            round: assignment.round,
+            node_rank: assignment.node_rank,
+            nodes: assignment.nodes,
+            master_addr: assignment.master_addr.clone(),
+            master_port: assignment.master_port,
             workers_state,
         };
         let node = join_request(request(&self.id, terms(nodes, nodes)));
@@ -369,17 +371,17 @@ impl Node {
         }
     }
 
-    pub async fn seat(&mut self) -> Assignment {
+    pub async fn assignment(&mut self) -> Assignment {
         match self.next().await {
-            Push::Seat(assignment) => {
+            Push::Assigned(assignment) => {
                 let taken = Some(assignment.round.0);
                 let (node_id, session) = (node_id(&self.id).0, self.session);
-                let beat = pb::BeatRequest { node_id, seated_round: taken, session };
+                let beat = pb::BeatRequest { node_id, taken_round: taken, session };
                 let beat = self.signed(beat);
                 self.client.beat(beat).await.unwrap();
                 assignment
             }
-            other => panic!("expected a seat, got {other:?}"),
+            other => panic!("expected an assignment, got {other:?}"),
         }
     }
 
@@ -397,16 +399,16 @@ impl Node {
     }
 }
 
-/// Seats nodes that all joined; the first of them is the host.
-pub async fn seated(nodes: &mut [Node]) -> Vec<Assignment> {
+/// Assigns nodes that all joined; the first of them is the host.
+pub async fn assigned(nodes: &mut [Node]) -> Vec<Assignment> {
     let round = nodes[0].asked_to_host().await;
     nodes[0].host(round).await.unwrap();
-    let mut seats = Vec::new();
+    let mut assignments = Vec::new();
     for node in nodes {
-        seats.push(node.seat().await);
+        assignments.push(node.assignment().await);
     }
-    assert_eq!(seats[0].node_rank, NodeRank(0));
-    seats
+    assert_eq!(assignments[0].node_rank, NodeRank(0));
+    assignments
 }
 
 /// Two nodes run a job of one round to its end.
@@ -418,7 +420,7 @@ pub async fn run_a_job(address: SocketAddr, way: &Way) {
     for node in &mut nodes {
         node.join(2, None).await;
     }
-    seated(&mut nodes).await;
+    assigned(&mut nodes).await;
     for node in &mut nodes {
         node.succeed(0).await;
     }

@@ -4,6 +4,8 @@ use std::{future, io, os::fd::OwnedFd, process::ExitStatus, time::Duration};
 
 use diagnosis::{gpus::Inventory, network_check::Probed};
 use nix::sys::signal::Signal;
+use processes::reap::exit_cause;
+use rules::failure::ExitCause;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, Interest, unix::AsyncFd},
     net::unix::pipe,
@@ -153,7 +155,11 @@ impl ProbeRun {
         if let Some(error) = &self.unreadable {
             return format!("cannot read the output of the probe: {error}");
         }
-        let how = self.status.map_or_else(|| "died".to_owned(), |status| format!("ended ({status})"));
+        let how = match self.status.map(exit_cause) {
+            None => "died".to_owned(),
+            Some(cause @ ExitCause::Code(_)) => cause.to_string(),
+            Some(cause @ ExitCause::Signal(_)) => format!("was {cause}"),
+        };
         let stderr = String::from_utf8_lossy(&self.stderr);
         match stderr.trim() {
             "" => format!("the probe {how} without a result"),

@@ -14,7 +14,7 @@
 
 use std::time::Duration;
 
-use diagnosis::switchbox::{DEADLINE, Finding, NO_PROBE};
+use diagnosis::switchbox::{DEADLINE, NO_PROBE, SwitchboxFinding};
 use tokio::sync::{mpsc, watch};
 
 use super::{
@@ -57,7 +57,7 @@ pub async fn check_switchbox(
     program: &ProbeProgram,
     said: Option<mpsc::Sender<String>>,
     cancel: Option<watch::Receiver<bool>>,
-) -> Result<Finding, SwitchboxError> {
+) -> Result<SwitchboxFinding, SwitchboxError> {
     let started = process::start(program, &Task::Switchbox(task), None)
         .map_err(|error| SwitchboxError::Died(rules::chain(&error)))?;
     let limits = Limits { cancel, deadline: Some(DEADLINE + SLACK), grace: GRACE * 3 };

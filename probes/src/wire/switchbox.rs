@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use diagnosis::switchbox::{FEWEST, Finding, Settings, SocketPair, Style};
+use diagnosis::switchbox::{FEWEST, Settings, SocketPair, Style, SwitchboxFinding};
 use serde::{Deserialize, Serialize};
 
 pub(crate) const VERSION: u32 = 1;
@@ -76,7 +76,7 @@ impl SwitchboxTask {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum SwitchboxEnd {
     /// It has measured.
-    Found(Finding),
+    Found(SwitchboxFinding),
     /// There is no probe for this host.
     NoProbe,
     /// It cannot be done as requested; the reason.

@@ -67,7 +67,7 @@ async fn the_reason_of_a_dead_probe_is_its_standard_error() {
     let program = impostor(&folder, "yes filler | head -c 9000 >&2; echo 'no such device' >&2; exit 3");
     let end = ring_with(&program, false).await;
     let Probed::Failed { reason } = end else { panic!("{end:?}") };
-    assert!(reason.starts_with("the probe ended (exit status: 3): "), "{reason}");
+    assert!(reason.starts_with("the probe exited with code 3: "), "{reason}");
     assert!(reason.ends_with("no such device") && reason.len() < 5000, "{reason}");
 }
 
@@ -76,7 +76,7 @@ async fn invalid_messages_of_a_probe_are_ignored() {
     let folder = tempfile::tempdir().unwrap();
     let script = r#"echo 'nonsense'; echo '{"End":7}'; printf '\377\n'; printf '{"Progress":'"#;
     let end = ring_with(&impostor(&folder, script), false).await;
-    let reason = "the probe ended (exit status: 0) without a result".to_owned();
+    let reason = "the probe exited with code 0 without a result".to_owned();
     assert_eq!(end, Probed::Failed { reason });
 }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use diagnosis::switchbox::{
-    Expected, Finding, Path as Way, Rate, Settings, SocketPair, SwitchboxStatus, Trouble,
+    Expected, Path as Way, Rate, Settings, SocketPair, SwitchboxFinding, SwitchboxStatus, Trouble,
 };
 use probes::{SwitchboxError, SwitchboxProbe, SwitchboxTask, check_switchbox};
 use processes::tree;
@@ -93,7 +93,7 @@ impl Box {
 }
 
 /// The check and its log lines.
-async fn check(task: SwitchboxTask) -> (Result<Finding, SwitchboxError>, Vec<String>) {
+async fn check(task: SwitchboxTask) -> (Result<SwitchboxFinding, SwitchboxError>, Vec<String>) {
     let (said, mut run) = mpsc::channel(1000);
     let found = in_time(check_switchbox(task, &program(), Some(said), None)).await;
     let mut lines = Vec::new();
@@ -103,11 +103,11 @@ async fn check(task: SwitchboxTask) -> (Result<Finding, SwitchboxError>, Vec<Str
     (found, lines)
 }
 
-async fn finding(task: SwitchboxTask) -> Finding {
+async fn finding(task: SwitchboxTask) -> SwitchboxFinding {
     check(task).await.0.unwrap()
 }
 
-fn troubles(finding: &Finding) -> Vec<Option<Trouble>> {
+fn troubles(finding: &SwitchboxFinding) -> Vec<Option<Trouble>> {
     finding.pairs.iter().map(|pair| pair.wrong.as_ref().map(|wrong| wrong.trouble)).collect()
 }
 
@@ -239,7 +239,8 @@ async fn a_missing_or_not_executable_tool_is_reported() {
     let found = finding(missing).await;
     assert_eq!(troubles(&found), [Some(Trouble::ToolMissing); 4]);
     let fault = found.fault().unwrap();
-    assert!(fault.reason.contains("tool missing, /nowhere/mxom-client; SWITCHBOX_CHECK_TOOL_PATH names it"));
+    let told = "tool missing, /nowhere/mxom-client does not exist; set SWITCHBOX_CHECK_TOOL_PATH to the path of the tool";
+    assert!(fault.reason.contains(told), "{}", fault.reason);
     made.write(&made.tool(), "#!/bin/sh\n", 0o644);
     let found = finding(made.task()).await;
     assert_eq!(troubles(&found), [Some(Trouble::NoPermission); 4]);
@@ -264,7 +265,7 @@ async fn sockets_are_looked_up_in_the_drivers_tree() {
 }
 
 /// A program with the documents of the contract.
-async fn by(line: &str, settings: Settings) -> Finding {
+async fn by(line: &str, settings: Settings) -> SwitchboxFinding {
     let probe = SwitchboxProbe::Command(line.into());
     let task = SwitchboxTask { timeout: Some(SHORT), ..SwitchboxTask::new(settings, probe, None) };
     finding(task).await

@@ -154,7 +154,9 @@ impl Job {
     /// A node leaves the job, and its workers may still run.
     pub(super) fn record_absent(&mut self, now: Moment, node: &NodeId, generation: GenerationId) {
         if self.absent_nodes.terms.contains_key(&generation) {
-            let name = self.name_of(node);
+            let mut name = self.name_of(node);
+            // A replacement asks for the same rank.
+            name.rank = self.nodes.get(node).and_then(|known| known.request.wish).or(name.rank);
             self.absent_nodes.nodes.insert(node.clone(), AbsentNode { name, generation, away: now });
         }
     }
@@ -162,9 +164,8 @@ impl Job {
     /// Members of this generation of which nothing is known, not even their ids.
     pub(super) fn record_absent_generation(&mut self, now: Moment, generation: GenerationId) {
         let GenerationId { round, master_addr, master_port } = &generation;
-        let host = format!("one or more unknown members of round {round}");
         let node = NodeId(format!("members of round {round} at {master_addr}:{master_port}"));
-        let name = NodeName { rank: None, host, address: String::new(), node_id: node.clone() };
+        let name = NodeName::of_unknown_members(*round);
         if self.absent_nodes.terms.contains_key(&generation) {
             self.absent_nodes.nodes.insert(node, AbsentNode { name, generation, away: now });
         }

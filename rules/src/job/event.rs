@@ -2,11 +2,15 @@
 
 use std::{collections::BTreeSet, fmt, time::Duration};
 
+use checkpoint::job::Note;
 use serde::{Deserialize, Serialize};
 
+use super::Gone;
 use crate::{
     check_order::{CheckReport, CheckRound},
+    checkpoints::CheckpointReport,
     fence::FenceTerms,
+    hang::{HangNotice, HangReport, HangVerdict},
     ids::{NodeId, NodeRank, Rank, Round},
     liveness::LossCause,
     node::{JoinRequest, NodeName, Terms},
@@ -14,7 +18,6 @@ use crate::{
     root_cause::{FailureDetail, RootCause},
     taint_report::TaintReport,
     topology::Topology,
-    training::{HangNotice, HangReport, HangVerdict},
     verdict::JobVerdict,
     world::World,
 };
@@ -102,6 +105,8 @@ pub enum Event {
     TrainingAdvanced,
     /// A rank makes fewer steps than its peers: their steps to its own, in thousandths.
     SlowRank { rank: Rank, permille: u64 },
+    /// A node reports on its checkpoints in memory.
+    CheckpointReported { node: NodeId, report: Box<CheckpointReport> },
     /// A node has sent the stacks of all its workers.
     StacksSent { node: NodeId, episode: u32 },
     /// What the stacks of all nodes say.
@@ -128,6 +133,7 @@ impl Event {
             | Self::WorkersFailed { node, .. }
             | Self::FailureDetailed { node, .. }
             | Self::StacksSent { node, .. }
+            | Self::CheckpointReported { node, .. }
             | Self::NodeEnded { node, .. }
             | Self::EndAcknowledged { node } => Some(node),
             Self::Joined(request) | Self::Resumed { request, .. } => Some(&request.node_id),
@@ -217,7 +223,7 @@ pub enum Regroup {
     /// Workers of a node failed.
     WorkersFailed { node: NodeName, reason: String },
     /// A node was lost, or left.
-    NodeGone { node: NodeName, reason: String },
+    NodeGone { node: NodeName, gone: Gone },
     /// Nodes joined that the job has room for.
     Growth { nodes: u32 },
     /// A member joined again by itself.
@@ -243,7 +249,7 @@ impl fmt::Display for Regroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::WorkersFailed { node, reason } => write!(f, "workers of {node} failed: {reason}"),
-            Self::NodeGone { node, reason } => write!(f, "{node} was lost: {reason}"),
+            Self::NodeGone { node, gone } => write!(f, "{node} {gone}"),
             Self::Growth { nodes } => {
                 write!(f, "{} joined", diagnosis::counted::counted(*nodes, "more node"))
             }
@@ -276,15 +282,18 @@ pub enum Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Differs { point } => write!(f, "{point}; give every node the same command line"),
+            Self::Differs { point } => {
+                write!(f, "{point}; give every node the same command line and environment")
+            }
             Self::NotUniform { job, node } => write!(
                 f,
-                "the job's nodes must have the same number of workers: they have {job}, this one has {node}",
+                "the job's nodes must have the same number of workers: they have {job}, the joining node has \
+                 {node}; give every node the same nproc-per-node, or leave require-uniform out",
             ),
             Self::Held { rank, holder, newcomer } => write!(
                 f,
-                "node rank {rank} is held by {holder}, which is alive, so {newcomer} cannot take it; give each node \
-                 a node rank of its own (NODE_RANK), or stop the other launcher first"
+                "node rank {rank} is held by {holder}, which is connected, so {newcomer} cannot take it; give each \
+                 node a node rank of its own (NODE_RANK), or stop the other launcher first"
             ),
         }
     }
@@ -315,14 +324,16 @@ pub enum Log {
     RootCause(Box<RootCause>),
     /// The job hangs.
     Hang(HangNotice),
+    /// What became of a checkpoint.
+    Checkpoint(Note),
     /// No rank advances because one of them writes a checkpoint.
     HangHeld { idle: Duration, rank: Rank },
     /// A rank advances again; none had for so long.
     HangOver { idle: Duration },
     /// A rank makes fewer steps than its peers.
     SlowRank { rank: Rank, permille: u64 },
-    /// A node is gone.
-    Gone { node: NodeName, reason: String, losses: u32, limit: u32 },
+    /// A node is gone, and how often its node rank has lost one, if it has a rank.
+    Gone { node: NodeName, gone: Gone, losses: Option<u32>, limit: u32 },
     /// A round is over.
     Regrouped { round: Round, why: Regroup },
     /// A master without state takes over a running job.
@@ -356,8 +367,7 @@ impl fmt::Display for Log {
             Self::TopologyUnusable { reason } => {
                 write!(
                     f,
-                    "warning: the topology file cannot be used: {reason}; node ranks follow its last usable \
-                     content, or the addresses if there is none"
+                    "warning: {reason}; node ranks follow its last usable content, or the addresses if there is none"
                 )
             }
             Self::Accelerators { node, message } => write!(f, "{node}: {message}"),
@@ -366,7 +376,7 @@ impl fmt::Display for Log {
                 "{node} joined for another job: {point}; the first of the two jobs with enough nodes is served"
             ),
             Self::Checking { check, nodes } => {
-                write!(f, "network check {check} of {} begins", diagnosis::counted::counted(*nodes, "node"))
+                write!(f, "network check {check} begins ({})", diagnosis::counted::counted(*nodes, "node"))
             }
             Self::CheckRound { check, round, tests } => {
                 write!(
@@ -383,6 +393,7 @@ impl fmt::Display for Log {
             ),
             Self::RootCause(root_cause) => write!(f, "root cause: {root_cause}"),
             Self::Hang(notice) => write!(f, "warning: {notice}"),
+            Self::Checkpoint(note) => checkpoint(note, f),
             Self::HangHeld { idle, rank } => f.write_str(&super::hangs::held_message(*idle, *rank)),
             Self::HangOver { idle } => {
                 write!(f, "training continues; no rank had finished a step for {} s", idle.as_secs())
@@ -393,23 +404,25 @@ impl fmt::Display for Log {
                 permille / 1000,
                 permille % 1000 / 10
             ),
-            Self::Gone { node, reason, losses, limit } => {
-                write!(
-                    f,
-                    "{node} was lost: {reason} ({losses} of {limit} replacements used for this node rank)"
-                )
+            Self::Gone { node, gone, losses: None, .. } => write!(f, "{node} {gone}"),
+            Self::Gone { node, gone, losses: Some(losses), limit } => {
+                write!(f, "{node} {gone} ({losses} of {limit} replacements used for this node rank)")
+            }
+            // Its reason precedes it: `Gone`.
+            Self::Regrouped { round, why: Regroup::NodeGone { node, .. } } => {
+                write!(f, "round {round} is over: {node} is gone")
             }
             Self::Regrouped { round, why } => write!(f, "round {round} is over: {why}"),
             Self::Restoring { round, nodes } => write!(
                 f,
-                "nodes report round {round} of {}, which this master does not know: it has no state directory, or \
+                "nodes report round {round} ({}), which this master does not know: it has no state directory, or \
                  an empty \
                  one; waiting for the others",
                 diagnosis::counted::counted(*nodes, "node")
             ),
             Self::Restored { round, nodes } => write!(
                 f,
-                "took over round {round} of {}; earlier replacements of nodes are unknown and count as 0",
+                "took over round {round} ({}); earlier replacements of nodes are unknown and count as 0",
                 diagnosis::counted::counted(*nodes, "node")
             ),
             Self::OldState { node, round, next } => write!(
@@ -417,10 +430,24 @@ impl fmt::Display for Log {
                 "warning: {node} is in round {round}, and the state of this master ends before round {next}: its \
                  state directory is an older copy of the job's state, or the job continued without one. Nodes of \
                  rounds \
-                 that it does not know stop their workers and join again. Start a master again with the state \
-                 directory \
-                 as the last one left it, or with an empty one: then it asks the nodes and restarts none"
+                 that it does not know stop their workers and join again. Restart the master with the state \
+                 directory as the last master left it, or with an empty one: then it asks the nodes for their \
+                 state and restarts no workers"
             ),
         }
+    }
+}
+
+fn checkpoint(note: &Note, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match note {
+        Note::Committed { dir, step, .. } => write!(f, "checkpoint: step {step} in {dir} is on disk"),
+        Note::Failed { dir, step, reason } => {
+            write!(f, "warning: checkpoint: step {step} in {dir} is not completed on disk: {reason}")
+        }
+        Note::SavedAtBreakpoint { dir, step } => write!(
+            f,
+            "checkpoint: the workers have ended; writing step {step}, the newest in memory, to {dir} \
+             (--save-at-breakpoint)"
+        ),
     }
 }

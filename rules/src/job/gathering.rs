@@ -35,6 +35,9 @@ impl Job {
         if let Some(round) = unknown {
             self.note_round(now, round);
         }
+        let known = self.nodes.get_mut(&node);
+        let shards = known.map(|known| std::mem::take(&mut known.request.shards)).unwrap_or_default();
+        effects.extend(self.memory_joined(now, &node, shards));
         let after = self.nodes.get(&node).and_then(|known| known.request.after);
         self.is_back_without_workers(&node, after, was_known);
         effects.extend(match &mut self.phase {
@@ -83,7 +86,7 @@ impl Job {
                         if let Some(known) = self.nodes.get_mut(&node) {
                             known.assigned = known.is_connected.then_some(assignment.round);
                         }
-                        vec![Effect::Push { node, push: Push::Seat(assignment) }]
+                        vec![Effect::Push { node, push: Push::Assigned(assignment) }]
                     }
                     Some(_) => self.member_left(now, &node),
                     None => {
@@ -154,8 +157,10 @@ impl Job {
         if let Some(rank) = request.wish
             && let Some(holder) = self.wishes.get(&rank).filter(|holder| **holder != node).cloned()
         {
-            if self.nodes.get(&holder).is_some_and(|holder| holder.is_connected) {
-                let reason = Refusal::Held { rank, holder: self.name_of(&holder), newcomer: name.clone() };
+            if let Some(holder) = self.nodes.get(&holder).filter(|holder| holder.is_connected) {
+                // By the rank that it asked for.
+                let holder = holder.request.name();
+                let reason = Refusal::Held { rank, holder, newcomer: name.clone() };
                 return Err(vec![self.refuse(name, reason)]);
             }
             let is_same = self
@@ -354,7 +359,8 @@ impl Job {
             let lease = silence_of(timeout, count(self.nodes.len()));
             FenceTerms::of(lease, &members, self.policy.host.is_some())
         });
-        let world = World { round: hosted, members, master_addr, master_port, fence };
+        let (restore, decided) = self.memory_round_begins(now, hosted, &members);
+        let world = World { round: hosted, members, master_addr, master_port, fence, restore };
         self.absent_nodes.begin(GenerationId::of(&world), world.fence.clone());
         let mut effects = self.settle();
         self.use_check();
@@ -372,8 +378,10 @@ impl Job {
             .collect();
         effects.extend(world.assignments().map(|(member, assignment)| Effect::Push {
             node: member.node_id.clone(),
-            push: Push::Seat(assignment),
+            push: Push::Assigned(assignment),
         }));
+        // After the assignments, of which they are a part.
+        effects.extend(decided);
         self.first_failure = None;
         self.phase = Phase::Running { world, succeeded: BTreeSet::new(), grow_at: None };
         effects.extend(self.consider_growth(now));
@@ -445,6 +453,7 @@ impl Job {
                 .map(|member| Effect::Push { node: member.clone(), push: Push::regroup(round, &why) }),
         );
         effects.extend(self.settle());
+        self.memory_round_ends();
         self.phase = Phase::gathering(now, awaited);
         effects
     }

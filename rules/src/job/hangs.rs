@@ -17,11 +17,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{Effect, Job, Log, Phase, check_history::Machine};
 use crate::{
+    hang::{HangNotice, HangReport, HangTerms, HangVerdict, HangingNode, OnHang, Suspect},
     ids::{NodeId, Rank, Round, RunId},
     job_status::HangStatus,
     liveness::LONGEST_GAP,
     push::Push,
-    training::{HangNotice, HangReport, HangTerms, HangVerdict, HangingNode, OnHang, Suspect},
     verdict::{JobFailure, JobVerdict},
     world::World,
 };

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use checkpoint::job::Note;
 use serde::{Deserialize, Serialize};
 
 use super::{Effect, Job, Log, Phase, Regroup};
@@ -250,9 +251,9 @@ impl History {
     /// `ended`: when the workers of the round were last known to run.
     fn logged(&mut self, now: Moment, ended: Moment, round: Option<Round>, log: &Log) {
         match log {
-            Log::Gone { node, reason, .. } => {
+            Log::Gone { node, gone, .. } => {
                 self.loss_count += 1;
-                self.failed(ended, round, node, reason);
+                self.failed(ended, round, node, &gone.reason());
             }
             Log::Regrouped { round, why } => {
                 if let Regroup::WorkersFailed { node, reason } = why {
@@ -266,7 +267,7 @@ impl History {
             }
             Log::RootCause(root_cause) => self.detailed(root_cause),
             // Its workers start at once, or something worth a line of its own happens.
-            Log::Placed { .. } => return,
+            Log::Placed { .. } | Log::Checkpoint(Note::Committed { .. }) => return,
             _ => {}
         }
         let text = log.to_string();
@@ -281,7 +282,7 @@ pub(super) struct Before {
     round: Option<Round>,
     is_over: bool,
     /// Its end is not withheld any more.
-    is_told: bool,
+    is_announced: bool,
 }
 
 impl Job {
@@ -312,7 +313,7 @@ impl Job {
             phase: self.job_phase(),
             round: self.world().map(|world| world.round),
             is_over: matches!(self.phase, Phase::Over { .. }),
-            is_told: self.is_end_told(),
+            is_announced: self.is_end_announced(),
         }
     }
 
@@ -354,7 +355,7 @@ impl Job {
             }
             self.history.round_ended(ended, &self.end_in_words());
         }
-        if after.is_told && !before.is_told {
+        if after.is_announced && !before.is_announced {
             self.history.event(now, self.end_in_words());
         }
     }

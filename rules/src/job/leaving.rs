@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Effect, FAREWELL, FirstFailure, Job, LOSSES_SHOWN, Log, NodeEnd, OnGiveUp, Phase, Regroup,
+    Effect, FAREWELL, FirstFailure, Gone, Job, LOSSES_SHOWN, Log, NodeEnd, OnGiveUp, Phase, Regroup,
     absent_nodes::GenerationId,
 };
 use crate::{
@@ -11,6 +11,7 @@ use crate::{
     liveness::LossCause,
     node::NodeName,
     push::Push,
+    signal_name::stop_signal,
     verdict::{JobFailure, JobVerdict},
 };
 use diagnosis::moment::Moment;
@@ -44,7 +45,10 @@ impl Job {
                 let follows = broken.is_some();
                 let reason = match broken {
                     Some(broken) => {
-                        format!("{reason}, after the connection of {} broke", self.name_of(broken))
+                        format!(
+                            "{reason}, after the connection of {} to the job master broke",
+                            self.name_of(broken)
+                        )
                     }
                     None => reason,
                 };
@@ -139,7 +143,7 @@ impl Job {
         };
         if !ends_the_job {
             let workers = self.workers_of(node);
-            return self.depart(now, node, &reason, Departure::Charged, workers);
+            return self.depart(now, node, &Gone::Failed { reason }, Departure::Charged, workers);
         }
         let failure = JobFailure::Node { node: self.name_of(node), reason };
         self.remove(node);
@@ -159,10 +163,10 @@ impl Job {
     }
 
     fn on_left(&mut self, now: Moment, node: &NodeId, signal: i32) -> Vec<Effect> {
-        let reason = format!("its launcher received {}", crate::signal_name::signal_text(signal));
+        let reason = format!("its launcher received {}", stop_signal(signal));
         if self.policy.host.as_ref() == Some(node) && !matches!(self.phase, Phase::Over { .. }) {
             let failure = match self.nodes.len() {
-                0 | 1 => JobFailure::Deserted,
+                0 | 1 => JobFailure::Stopped { signal },
                 _ => JobFailure::MasterLeft { node: self.name_of(node), reason },
             };
             self.remove(node);
@@ -172,12 +176,14 @@ impl Job {
         }
         // It is sent before its workers are gone.
         let workers = self.workers_of(node);
-        self.depart(now, node, &reason, Departure::Announced, workers)
+        self.depart(now, node, &Gone::Left { reason }, Departure::Announced, workers)
     }
 
     /// A node is lost: its stream stayed broken, or it was silent for too long.
     pub(super) fn on_lost(&mut self, now: Moment, node: &NodeId, cause: LossCause) -> Vec<Effect> {
+        self.savers.remove(node);
         let mut effects = vec![Effect::HangUp { node: node.clone() }];
+        effects.extend(self.memory_gone(now, node));
         let how = match cause {
             LossCause::StartedAgain => Departure::StartedAgain,
             // It may come back later.
@@ -198,7 +204,8 @@ impl Job {
             self.history.silent_for(now, silence);
         }
         let workers = self.workers_of(node).filter(|_| !is_off);
-        effects.extend(self.depart(now, node, &cause.to_string(), how, workers));
+        let gone = Gone::Lost { reason: cause.to_string() };
+        effects.extend(self.depart(now, node, &gone, how, workers));
         effects
     }
 
@@ -208,7 +215,7 @@ impl Job {
         &mut self,
         now: Moment,
         node: &NodeId,
-        reason: &str,
+        gone: &Gone,
         how: Departure,
         workers: Option<GenerationId>,
     ) -> Vec<Effect> {
@@ -229,6 +236,10 @@ impl Job {
         }
         self.remove(node);
         let mut effects = vec![Effect::Forget { node: node.clone() }];
+        // One that has a saver writes what it has in memory.
+        if !self.savers.contains(node) {
+            effects.extend(self.memory_gone(now, node));
+        }
         // Its workers have all exited with code 0, so it is not missed and no rank is charged.
         if is_done {
             effects.extend(self.end_if_all_succeeded(now));
@@ -237,35 +248,31 @@ impl Job {
         // A node that never acknowledged an assignment costs no rank one of its replacements: its claims are not
         // proven.
         let is_charged = had_taken_assignment && !matches!(how, Departure::Announced);
-        if had_part && let Some(failure) = self.charge(&name, reason, is_charged, &mut effects) {
+        if had_part && let Some(failure) = self.charge(&name, gone, is_charged, &mut effects) {
             effects.extend(self.end(now, JobVerdict::Failed(failure)));
             return effects;
         }
-        effects.extend(self.go_on_without(now, node, name, reason, &how));
+        effects.extend(self.go_on_without(now, node, name, gone, &how));
         effects
     }
 
     /// A node of this job joined again for another one: a round that is about to begin continues without it. Its
     /// stream stays.
-    pub(super) fn give_up_for_another_job(
-        &mut self,
-        now: Moment,
-        node: &NodeId,
-        reason: &str,
-    ) -> Vec<Effect> {
+    pub(super) fn give_up_for_another_job(&mut self, now: Moment, node: &NodeId, point: &str) -> Vec<Effect> {
+        let gone = Gone::Left { reason: format!("it joined for another job: {point}") };
         // Its claim may be forged.
-        let mut effects = self.depart(now, node, reason, Departure::Announced, None);
+        let mut effects = self.depart(now, node, &gone, Departure::Announced, None);
         effects.retain(|effect| !matches!(effect, Effect::Forget { node: gone } if gone == node));
         effects
     }
 
     /// Removes a waiting node from the job for good, as one that is to be replaced.
-    pub(super) fn take_out(&mut self, now: Moment, node: &NodeId, reason: &str) -> Vec<Effect> {
+    pub(super) fn take_out(&mut self, now: Moment, node: &NodeId, gone: &Gone) -> Vec<Effect> {
         let name = self.name_of(node);
         self.is_port_stale |= self.has_part(node);
         self.remove(node);
         let mut effects = vec![Effect::Forget { node: node.clone() }];
-        if let Some(failure) = self.charge(&name, reason, true, &mut effects) {
+        if let Some(failure) = self.charge(&name, gone, true, &mut effects) {
             effects.extend(self.end(now, JobVerdict::Failed(failure)));
         }
         effects
@@ -275,7 +282,7 @@ impl Job {
     fn charge(
         &mut self,
         name: &NodeName,
-        reason: &str,
+        gone: &Gone,
         is_charged: bool,
         effects: &mut Vec<Effect>,
     ) -> Option<JobFailure> {
@@ -287,7 +294,7 @@ impl Job {
         if self.lost.len() == LOSSES_SHOWN {
             self.lost.remove(0);
         }
-        self.lost.push(format!("{name} was lost: {reason}"));
+        self.lost.push(format!("{name} {gone}"));
         // A node that was chosen and had no assignment yet, and requested no rank, has none: rank 0's budget is its
         // own.
         let losses = name.rank.map(|rank| {
@@ -295,13 +302,9 @@ impl Job {
             *losses = losses.saturating_add(u32::from(is_charged));
             (rank, *losses)
         });
-        let (node, reason) = (name.clone(), reason.to_owned());
-        effects.push(Effect::Log(Log::Gone {
-            node: node.clone(),
-            reason: reason.clone(),
-            losses: losses.map_or(0, |(_, losses)| losses),
-            limit,
-        }));
+        let (node, gone) = (name.clone(), gone.clone());
+        let (losses_of_rank, reason) = (losses.map(|(_, losses)| losses), gone.to_string());
+        effects.push(Effect::Log(Log::Gone { node: node.clone(), gone, losses: losses_of_rank, limit }));
         let (rank, losses) = losses?;
         (losses > limit).then_some(JobFailure::Exhausted { rank, node, limit, reason })
     }
@@ -311,7 +314,7 @@ impl Job {
         now: Moment,
         node: &NodeId,
         name: NodeName,
-        reason: &str,
+        gone: &Gone,
         how: &Departure,
     ) -> Vec<Effect> {
         match &mut self.phase {
@@ -330,8 +333,10 @@ impl Job {
                 let members = std::mem::take(members);
                 self.gather_again(now, members)
             }
-            Phase::Checking(_) => self.lost_in_check(now, node, reason, !matches!(how, Departure::Charged)),
-            Phase::Measuring(_) => self.lost_in_measuring(now, node, reason),
+            Phase::Checking(_) => {
+                self.lost_in_check(now, node, &gone.reason(), !matches!(how, Departure::Charged))
+            }
+            Phase::Measuring(_) => self.lost_in_measuring(now, node, gone),
             Phase::Hosting { members, .. } => {
                 if members.iter().all(|member| member.node_id != *node) {
                     return Vec::new();
@@ -343,7 +348,7 @@ impl Job {
                 if world.node_rank_of(node).is_none() {
                     return self.consider_growth(now);
                 }
-                let why = Regroup::NodeGone { node: name, reason: reason.to_owned() };
+                let why = Regroup::NodeGone { node: name, gone: gone.clone() };
                 let mut effects = self.regroup(now, why, None);
                 effects.extend(self.complete(now));
                 effects
@@ -408,7 +413,10 @@ impl Job {
     /// Notifies every node of the end of the job.
     pub(super) fn end(&mut self, now: Moment, verdict: JobVerdict) -> Vec<Effect> {
         let candidates = std::mem::take(&mut self.other_jobs);
-        let unaware: BTreeSet<NodeId> = self.nodes.keys().cloned().chain(candidates.into_nodes()).collect();
+        let savers = self.savers.nodes().cloned();
+        let unaware: BTreeSet<NodeId> =
+            self.nodes.keys().cloned().chain(candidates.into_nodes()).chain(savers).collect();
+        self.savers.job_ends(now);
         self.waiting.clear();
         let withheld_until = self.awaited_detail(now, &verdict);
         if unaware.is_empty() && withheld_until.is_none() {
@@ -419,11 +427,18 @@ impl Job {
         }
         let (until, failed) = (Some(now + FAREWELL), BTreeSet::new());
         self.phase = Phase::Over { verdict, unaware, until, withheld_until, failed };
-        if withheld_until.is_some() { Vec::new() } else { self.notify_all_of_end() }
+        let mut effects = self.checkpoints_end(now);
+        if withheld_until.is_none() {
+            effects.extend(self.notify_all_of_end());
+        }
+        effects
     }
 
-    /// A node knows that the job is over.
+    /// A node knows that the job is over. One that still writes checkpoints is waited for.
     pub(super) fn on_end_acknowledged(&mut self, node: &NodeId) -> Vec<Effect> {
+        if self.savers.contains(node) {
+            return Vec::new();
+        }
         let Phase::Over { verdict, unaware, until, withheld_until, .. } = &mut self.phase else {
             return Vec::new();
         };
@@ -432,12 +447,5 @@ impl Job {
             return vec![Effect::Finish { verdict: verdict.clone() }];
         }
         Vec::new()
-    }
-
-    /// Nodes that have not acknowledged the end by now find out by themselves.
-    pub(super) fn on_farewell_over(&mut self) -> Vec<Effect> {
-        let Phase::Over { verdict, until, .. } = &mut self.phase else { return Vec::new() };
-        *until = None;
-        vec![Effect::Finish { verdict: verdict.clone() }]
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Effect, Job, Log, Phase, count};
+use super::{Effect, Gone, Job, Log, Phase, count};
 use crate::{
     check_order::{CheckOrder, CheckReport, CheckRound, Partner, Test},
     ids::NodeId,
@@ -118,12 +118,12 @@ impl Job {
     }
 
     /// A member is gone, and the ring with it: the others end theirs by themselves, or are cancelled in time.
-    pub(super) fn lost_in_measuring(&mut self, now: Moment, node: &NodeId, reason: &str) -> Vec<Effect> {
+    pub(super) fn lost_in_measuring(&mut self, now: Moment, node: &NodeId, gone: &Gone) -> Vec<Effect> {
         let name = self.name_of(node);
         let Phase::Measuring(measuring) = &mut self.phase else { return Vec::new() };
         let Some(place) = measuring.place_of(node) else { return Vec::new() };
         measuring.orders.remove(&place);
-        measuring.failure.get_or_insert_with(|| format!("{name} was lost: {reason}"));
+        measuring.failure.get_or_insert_with(|| format!("{name} {gone}"));
         self.end_if_measured(now)
     }
 

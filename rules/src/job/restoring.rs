@@ -213,8 +213,10 @@ impl Job {
             master_addr: master_addr.clone(),
             master_port: *master_port,
             fence: self.restored().and_then(|it| self.absent_nodes.terms_of(&it).cloned()),
+            restore: Vec::new(),
         };
         let mut effects = vec![Effect::Log(Log::Restored { round: *round, nodes: *nodes })];
+        let (round, members) = (*round, world.members.clone());
         for node in claims.values() {
             if let Some(known) = self.nodes.get_mut(node) {
                 known.has_taken_assignment = true;
@@ -224,6 +226,7 @@ impl Job {
         let succeeded = succeeded.clone();
         self.first_failure = None;
         self.phase = Phase::Running { world, succeeded, grow_at: None };
+        self.memory_of_running_round(round, &members);
         effects.extend(self.settle());
         effects.extend(self.end_if_all_succeeded(now));
         effects.extend(self.consider_growth(now));

@@ -49,8 +49,10 @@ impl Job {
                     .unwrap_or_default(),
             }),
             hang: self.hang_status(now),
+            // Filled in with the ranks.
+            checkpoints: Vec::new(),
             check: history.check().map(|(at, report)| check_status(ago(at), report)),
-            end: self.verdict().filter(|_| self.is_end_told()).map(|verdict| match verdict {
+            end: self.verdict().filter(|_| self.is_end_announced()).map(|verdict| match verdict {
                 JobVerdict::Succeeded => {
                     EndStatus { succeeded: true, message: "every worker exited with code 0".to_owned() }
                 }

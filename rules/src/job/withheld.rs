@@ -123,8 +123,8 @@ impl Job {
     }
 
     fn takes_first_place(&mut self, failure: FirstFailure) {
-        let is_told = self.is_end_told();
-        let Some(first) = self.first_failure.as_mut().filter(|_| !is_told) else { return };
+        let is_announced = self.is_end_announced();
+        let Some(first) = self.first_failure.as_mut().filter(|_| !is_announced) else { return };
         // What is known of it may come later than that of the one before.
         if let (Phase::Over { withheld_until: Some(until), .. }, Detail::Awaited { until: detail }) =
             (&mut self.phase, &failure.detail)
@@ -143,7 +143,7 @@ impl Job {
     /// Returns whether one is.
     fn find_cause(&mut self) -> bool {
         // What the nodes were told stays.
-        if self.is_end_told() {
+        if self.is_end_announced() {
             return false;
         }
         let known = self.first_failure.as_ref().map(|first| &first.detail);
@@ -195,13 +195,13 @@ impl Job {
         }
         let wait = if detail.is_consequence() { CAUSE_TIMEOUT } else { EARLIER_TIMEOUT };
         first.detail = Detail::Known(Box::new(detail));
-        let told_from = first.reported + wait;
+        let announced_from = first.reported + wait;
         let is_found = self.find_cause();
         match &mut self.phase {
             Phase::Over { withheld_until: Some(until), failed, .. }
-                if now < told_from && !failed.is_empty() && !is_found =>
+                if now < announced_from && !failed.is_empty() && !is_found =>
             {
-                *until = told_from;
+                *until = announced_from;
                 Vec::new()
             }
             _ => {
@@ -269,7 +269,7 @@ impl Job {
     }
 
     /// The job is over, and its end is not withheld.
-    pub(super) fn is_end_told(&self) -> bool {
+    pub(super) fn is_end_announced(&self) -> bool {
         matches!(self.phase, Phase::Over { withheld_until: None, .. })
     }
 
@@ -312,7 +312,7 @@ impl FirstFailure {
             JobVerdict::Failed(JobFailure::TimedOut { losses, .. }) => self.gives_up && !losses.is_empty(),
             JobVerdict::Failed(
                 JobFailure::MasterLeft { .. }
-                | JobFailure::Deserted
+                | JobFailure::Stopped { .. }
                 | JobFailure::Inconclusive { .. }
                 | JobFailure::MassFailure { .. }
                 | JobFailure::Cut { .. },

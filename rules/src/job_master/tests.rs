@@ -4,7 +4,7 @@ use super::*;
 use crate::push::Push;
 use crate::{
     ids::{Round, RunId},
-    job::{Log, NodeEnd, OnGiveUp, Regroup},
+    job::{Gone, Log, NodeEnd, OnGiveUp, Regroup},
     liveness::LossCause,
     node::{JoinRequest, NodeAttributes, NodeName, Terms},
     verdict::JobVerdict,
@@ -43,11 +43,13 @@ fn joined(name: &str, min_nodes: u32, max_nodes: u32) -> Event {
             require_uniform: false,
             check: None,
             hang: None,
+            save_at_breakpoint: false,
         },
         attributes: NodeAttributes::default(),
         after: None,
         checked: None,
         question_port: 0,
+        shards: Vec::new(),
     })
 }
 
@@ -251,12 +253,12 @@ fn gone(name: &str, cause: &LossCause, rank: u32) -> Vec<Effect> {
         address: format!("10.0.0.{}", name.as_bytes()[0]),
         node_id: id(name),
     };
-    let reason = cause.to_string();
+    let gone = Gone::Lost { reason: cause.to_string() };
     vec![
         Effect::HangUp { node: id(name) },
         Effect::Forget { node: id(name) },
-        Effect::Log(Log::Gone { node: node.clone(), reason: reason.clone(), losses: 1, limit: 1 }),
-        Effect::Log(Log::Regrouped { round: Round(0), why: Regroup::NodeGone { node, reason } }),
+        Effect::Log(Log::Gone { node: node.clone(), gone: gone.clone(), losses: Some(1), limit: 1 }),
+        Effect::Log(Log::Regrouped { round: Round(0), why: Regroup::NodeGone { node, gone } }),
     ]
 }
 

@@ -19,7 +19,7 @@ impl TaintReport {
             NetworkElement::Uplink(rack) => format!("the uplink of {}", self.rack(rack)),
             NetworkElement::PartialUplink(rack) => format!("part of the uplinks of {}", self.rack(rack)),
             NetworkElement::Leaf(rack) => format!("the switch of {}", self.rack(rack)),
-            NetworkElement::Pod(pod) => format!("the uplinks of pod {}", self.pod(pod)),
+            NetworkElement::Pod(pod) => format!("the uplinks or the switch of pod {}", self.pod(pod)),
         }
     }
 
@@ -135,8 +135,8 @@ mod tests {
             "\n  switch of asw-1: down, its nodes do not even reach each other; no node is tainted for it",
             "\n  pod psw-0: down, its nodes reach no other pod; no node is tainted for it",
             "\n  uplinks of asw-0: partly down, 3 of 8 tested pairs failed each time; no node is",
-            "\n  ambiguous: node 0 (host-a, 10.0.0.1) or the path asw-0 - asw-1 or the switch of rack 7; no node is",
-            "\n  cut: asw-0 and asw-1 do not reach each other; cannot train with the others: node 0 (host-a, 10.0.0.1)",
+            "\n  ambiguous: node number 0 (host-a, 10.0.0.1) or the path asw-0 - asw-1 or the switch of rack 7; no node is",
+            "\n  cut: asw-0 and asw-1 do not reach each other; cannot train with the others: node number 0 (host-a, 10.0.0.1)",
         ] {
             assert!(table.contains(line), "{line}: {table}");
         }

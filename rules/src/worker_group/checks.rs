@@ -48,7 +48,7 @@ struct Test {
     /// Its result, when it ended; the compute times may be missing yet.
     report: Option<CheckReport>,
     /// When its progress was shown last.
-    told: Moment,
+    notified: Moment,
 }
 
 impl Test {
@@ -79,15 +79,18 @@ impl Checks {
 impl WorkerGroup {
     /// Joins, after a self-test where that is wanted.
     pub(super) fn request_to_join(&mut self, now: Moment) -> Vec<Effect> {
-        let Some(reuse_for) = self.limits.check else { return vec![self.join_effect(None)] };
+        if self.awaits_saver() {
+            return Vec::new();
+        }
+        let Some(reuse_for) = self.limits.check else { return self.join_effects(None) };
         match &self.checks.local {
             Local::UnderWay => Vec::new(),
             Local::Known { checked, at, is_used } if !is_used || now < *at + reuse_for => {
-                let join = self.join_effect(Some(checked.clone()));
+                let join = self.join_effects(Some(checked.clone()));
                 // The master asks again for what it has not received, unless its answer was lost.
                 let report = self.checks.test.as_ref().and_then(|test| test.report.clone());
                 let report = report.map(|report| Effect::ReportCheck { report });
-                std::iter::once(join).chain(report).collect()
+                join.into_iter().chain(report).collect()
             }
             Local::Unknown | Local::Known { .. } => {
                 self.checks.local = Local::UnderWay;
@@ -96,9 +99,10 @@ impl WorkerGroup {
         }
     }
 
-    fn join_effect(&self, checked: Option<LocalCheck>) -> Effect {
+    fn join_effects(&self, checked: Option<LocalCheck>) -> Vec<Effect> {
         let after = self.last.as_ref().map(|last| last.round);
-        Effect::Join { attempt: self.attempt, after, checked }
+        let join = Effect::Join { attempt: self.attempt, after, checked, shards: self.shards_in_memory() };
+        std::iter::once(join).chain(self.announce_saver()).collect()
     }
 
     pub(super) fn on_locally_checked(&mut self, now: Moment, checked: LocalCheck) -> Vec<Effect> {
@@ -124,7 +128,7 @@ impl WorkerGroup {
             }
         }
         effects.push(Effect::Notify(Notice::Testing(order.clone())));
-        self.checks.test = Some(Test { order: order.clone(), report: None, told: now });
+        self.checks.test = Some(Test { order: order.clone(), report: None, notified: now });
         effects.push(Effect::Probe { order });
         effects
     }
@@ -142,12 +146,12 @@ impl WorkerGroup {
         };
         let mut effects = Vec::new();
         if let Probed::Unfinished { bytes, total, elapsed, .. } = probed
-            && test.told + PROGRESS_EVERY <= now
+            && test.notified + PROGRESS_EVERY <= now
         {
-            test.told = now;
+            test.notified = now;
             effects.push(Effect::Notify(Notice::TestRunning { at, bytes, total, elapsed }));
         }
-        effects.push(Effect::ReportProgress { at, probed });
+        effects.push(Effect::ReportTestProgress { at, probed });
         effects
     }
 

@@ -9,7 +9,7 @@ use super::{Effect, State, WorkerGroup};
 use crate::{ids::Round, notice::Notice};
 use diagnosis::moment::Moment;
 
-/// So many dumps may begin within [`HangTerms::dump_interval`](crate::training::HangTerms::dump_interval). A master that
+/// So many dumps may begin within [`HangTerms::dump_interval`](crate::hang::HangTerms::dump_interval). A master that
 /// was restarted orders those again that it has lost.
 const MAX_DUMPS: usize = 2;
 

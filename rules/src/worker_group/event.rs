@@ -4,15 +4,20 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use checkpoint::message::{FromSaver, ShardState, ToSaver};
+
 use crate::{
     check_order::{CheckOrder, CheckReport, CheckRound},
+    checkpoints::{CheckpointProgress, CheckpointReport},
     failure::{ExitCause, Outcome, WorkerFailure},
     fence::{Answer, Juror},
+    hang::HangTerms,
     ids::{Attempt, LocalRank, NodeId, Round},
     job::{Claim, NodeEnd},
     notice::Notice,
+    progress::{ProgressReport, Sample},
     push::Push,
-    training::{HangTerms, Sample, TrainingReport},
+    warm::WarmTerms,
     world::Assignment,
 };
 use diagnosis::{
@@ -40,6 +45,12 @@ pub struct Limits {
     pub gpu_share: Option<ShareTerms>,
     /// When the job counts as hanging; `None`: that is not watched.
     pub hang: Option<HangTerms>,
+    /// The user asked for that, and is notified when workers show no progress by which it could be seen.
+    pub reports_missing_progress: bool,
+    /// Python workers are forked from a template; `None`: never.
+    pub warm: Option<WarmTerms>,
+    /// When workers fail for good, the newest checkpoint in memory is written to disk too.
+    pub save_at_breakpoint: bool,
 }
 
 /// An event of the node.
@@ -75,9 +86,21 @@ pub enum Event {
     /// The processes that use memory of accelerators.
     GpuMemory { uses: Vec<GpuUse> },
     /// What the workers of this round have shown of their progress.
-    TrainingSampled { round: Round, samples: Vec<Sample> },
+    ProgressSampled { round: Round, samples: Vec<Sample> },
     /// The stacks that the master has ordered are taken, and sent.
     StacksTaken,
+    /// The template of warm workers is ready: those that are started from now on are forked from it.
+    TemplateReady { kib: u64 },
+    /// The template has ended, because it cannot be used.
+    TemplateUnfit { reason: String },
+    /// The template has ended, because a worker could not be forked from it. That worker is started without it.
+    TemplateRefused { reason: String },
+    /// A worker connects to the socket for checkpoints, and no saver has ever run.
+    SaverWanted,
+    /// The saver says something.
+    SaverSaid { said: Box<FromSaver> },
+    /// The saver ended, or could not be started.
+    SaverEnded { reason: String },
     /// A worker runs.
     WorkerStarted { round: Round, local_rank: LocalRank, pid: i32 },
     /// A worker ended. The OOM killer has killed so many processes of this cgroup by now; `None`: unknown.
@@ -120,8 +143,8 @@ pub struct WorkerExit {
 /// What the shell must do, in this order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {
-    /// Ask the master for an assignment, having left this round.
-    Join { attempt: Attempt, after: Option<Round>, checked: Option<LocalCheck> },
+    /// Ask the master for an assignment, having left this round, with these checkpoints in memory.
+    Join { attempt: Attempt, after: Option<Round>, checked: Option<LocalCheck>, shards: Vec<ShardState> },
     /// Query this node's accelerators in the background.
     TakeInventory,
     /// Report them to the master.
@@ -139,7 +162,7 @@ pub enum Effect {
     /// Report the result of a test.
     ReportCheck { report: CheckReport },
     /// Report the progress of a test. Not worth a retry.
-    ReportProgress { at: CheckRound, probed: Probed },
+    ReportTestProgress { at: CheckRound, probed: Probed },
     /// Report the state of this node, after the stream was broken.
     Resume { claim: Claim },
     /// Open the store for this round, empty.
@@ -150,7 +173,7 @@ pub enum Effect {
     /// known of it is gathered, and reported when it is there.
     ReportFailure { round: Round, reason: String, gives_up: bool, worker: Option<Box<WorkerFailure>> },
     /// Report the progress of the workers. Not worth a retry: it is reported again when the master is back.
-    ReportTraining { report: TrainingReport },
+    ReportProgress { report: ProgressReport },
     /// Take the stacks of the workers of this assignment, and send them to the master. [`Event::StacksTaken`] follows.
     DumpStacks { assignment: Assignment, episode: u32 },
     /// Acknowledge the end of the job.
@@ -159,6 +182,19 @@ pub enum Effect {
     Prepare { assignment: Assignment, attempt: Attempt },
     /// Start the workers that were prepared.
     Spawn { round: Round },
+    /// Start the template of warm workers, with the command and the environment of local rank 0; beside workers that train,
+    /// at idle priority.
+    StartTemplate { is_idle: bool },
+    /// End it.
+    EndTemplate,
+    /// Start the saver, to which workers connect from now on.
+    StartSaver,
+    /// Send it a line.
+    TellSaver { message: Box<ToSaver> },
+    /// Report what the saver said to the master.
+    ReportCheckpoint { report: Box<CheckpointReport> },
+    /// Report how far the checkpoints are, for people. Not worth a retry.
+    ReportCheckpointProgress { progress: CheckpointProgress },
     /// Send a signal to the workers and all their children.
     SignalTree { signal: i32 },
     /// Send a signal to the workers alone.

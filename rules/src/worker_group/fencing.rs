@@ -2,7 +2,7 @@
 
 use super::{AfterStop, Effect, State, WorkerGroup};
 use crate::{
-    fence::{Answer, Fence, Finding, JurorState, Step, question_timeout},
+    fence::{Answer, Fence, FenceFinding, JurorState, Step, question_timeout},
     ids::Round,
     notice::Notice,
     stop_sequence::StopSequence,
@@ -72,13 +72,14 @@ impl WorkerGroup {
         let Some(found) = found else { return Vec::new() };
         self.finding = Some(found);
         match found {
-            Finding::MasterDead { lost, of } if !self.is_death_shown && !self.link.is_up() => {
+            FenceFinding::MasterDead { lost, of } if !self.is_death_shown && !self.link.is_up() => {
                 self.is_death_shown = true;
                 vec![Effect::Notify(Notice::MasterDead { lost, of })]
             }
-            Finding::MasterDead { .. } | Finding::MasterGone | Finding::CutOff | Finding::Alone { .. } => {
-                Vec::new()
-            }
+            FenceFinding::MasterDead { .. }
+            | FenceFinding::MasterGone
+            | FenceFinding::CutOff
+            | FenceFinding::Alone { .. } => Vec::new(),
         }
     }
 

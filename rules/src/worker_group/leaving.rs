@@ -22,14 +22,22 @@ impl WorkerGroup {
 
     pub(super) fn leave_now(&mut self, now: Moment, outcome: Outcome) -> Vec<Effect> {
         if self.end_noted || !self.link.is_up() {
-            return self.finish(outcome);
+            return self.finish(now, outcome);
         }
         let end = self.end_of(&outcome);
         self.state = State::Leaving { outcome, since: now, is_farewell: true };
         end.map(|end| Effect::ReportEnd { end }).into_iter().collect()
     }
 
-    pub(super) fn finish(&mut self, outcome: Outcome) -> Vec<Effect> {
+    /// Nothing is left to do but to write what the saver has not written yet.
+    pub(super) fn finish(&mut self, now: Moment, outcome: Outcome) -> Vec<Effect> {
+        match self.save_before_end(now, &outcome) {
+            Some(effects) => effects,
+            None => self.end(outcome),
+        }
+    }
+
+    pub(super) fn end(&mut self, outcome: Outcome) -> Vec<Effect> {
         self.state = State::Done;
         let probe = self.checks.give_up();
         probe.into_iter().chain([Effect::Finish { outcome }]).collect()

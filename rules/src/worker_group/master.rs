@@ -20,12 +20,12 @@ pub(super) enum MasterStream {
     /// It is open.
     Up,
     /// It is not; `reason` is `None` before the first attempt.
-    Away { since: Moment, reason: Option<String>, told: Moment },
+    Away { since: Moment, reason: Option<String>, notified: Moment },
 }
 
 impl MasterStream {
     pub(super) fn not_yet() -> Self {
-        Self::Away { since: Moment::START, reason: None, told: Moment::START }
+        Self::Away { since: Moment::START, reason: None, notified: Moment::START }
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -34,8 +34,8 @@ impl MasterStream {
 
     /// From now on the master is needed.
     pub(super) fn needed(&mut self, now: Moment) {
-        if let Self::Away { told, .. } = self {
-            *told = now;
+        if let Self::Away { notified, .. } = self {
+            *notified = now;
         }
     }
 }
@@ -45,20 +45,20 @@ impl WorkerGroup {
     pub(super) fn away_until(&self, needed_since: Moment) -> Option<(Moment, Moment)> {
         match &self.link {
             MasterStream::Up => None,
-            MasterStream::Away { since, told, .. } => {
+            MasterStream::Away { since, notified, .. } => {
                 // A timeout of 0 would be due at once.
                 let timeout = self.limits.join_timeout.max(Duration::from_millis(1));
-                Some((needed_since.max(*since) + timeout, *told + EVERY))
+                Some((needed_since.max(*since) + timeout, *notified + EVERY))
             }
         }
     }
 
     /// Repeats what the master may not have received.
     pub(super) fn on_master_back(&mut self, now: Moment) -> Vec<Effect> {
-        let was_told = matches!(&self.link, MasterStream::Away { reason: Some(_), .. });
+        let was_notified = matches!(&self.link, MasterStream::Away { reason: Some(_), .. });
         self.link = MasterStream::Up;
         let mut effects: Vec<Effect> =
-            was_told.then_some(Effect::Notify(Notice::MasterBack)).into_iter().collect();
+            was_notified.then_some(Effect::Notify(Notice::MasterBack)).into_iter().collect();
         effects.extend(self.report_inventory());
         if let State::Joining { .. } = self.state {
             effects.extend(self.request_to_join(now));
@@ -81,9 +81,12 @@ impl WorkerGroup {
             }
             State::Leaving { is_farewell: false, .. } => self.resume(WorkersState::Succeeded),
             State::Leaving { outcome, .. } => self.end_of(outcome).map(|end| Effect::ReportEnd { end }),
-            State::Joining { .. } | State::AwaitingRootCause { .. } | State::Done => None,
+            State::Joining { .. } | State::AwaitingRootCause { .. } | State::Saving { .. } | State::Done => {
+                None
+            }
         });
-        effects.extend(self.report_training_again(now));
+        effects.extend(self.announce_saver());
+        effects.extend(self.report_progress_again(now));
         effects
     }
 
@@ -117,14 +120,14 @@ impl WorkerGroup {
     pub(super) fn on_master_away(&mut self, now: Moment, reason: String) -> Vec<Effect> {
         let is_new = match &mut self.link {
             MasterStream::Up => {
-                self.link = MasterStream::Away { since: now, reason: Some(reason.clone()), told: now };
+                self.link = MasterStream::Away { since: now, reason: Some(reason.clone()), notified: now };
                 true
             }
-            MasterStream::Away { reason: known, told, .. } => {
+            MasterStream::Away { reason: known, notified, .. } => {
                 let is_first = known.is_none();
                 *known = Some(reason.clone());
                 if is_first {
-                    *told = now;
+                    *notified = now;
                 }
                 is_first
             }
@@ -134,7 +137,7 @@ impl WorkerGroup {
             // It is not needed any more.
             State::AwaitingRootCause { outcome, .. } | State::Leaving { outcome, is_farewell: true, .. } => {
                 let outcome = outcome.clone();
-                self.finish(outcome)
+                self.finish(now, outcome)
             }
             State::Preparing(_) | State::Running(_) if is_new => {
                 vec![Effect::Notify(Notice::MasterAway { reason, keeps_running: true, limit })]
@@ -151,6 +154,7 @@ impl WorkerGroup {
             | State::Running(_)
             | State::Stopping { .. }
             | State::Leaving { .. }
+            | State::Saving { .. }
             | State::Done => Vec::new(),
         }
     }
@@ -167,26 +171,26 @@ impl WorkerGroup {
             }
             let State::Leaving { outcome, .. } = &self.state else { return Vec::new() };
             let outcome = outcome.clone();
-            return self.finish(outcome);
+            return self.finish(now, outcome);
         }
         let Some((due, send_at)) = self.away_until(since) else { return Vec::new() };
         let limit = self.limits.join_timeout;
-        let MasterStream::Away { reason, told, since: away_since } = &mut self.link else {
+        let MasterStream::Away { reason, notified, since: away_since } = &mut self.link else {
             return Vec::new();
         };
         let reason = reason.clone().unwrap_or_else(|| "no connection yet".to_owned());
         if now >= due {
             if self.is_done_well {
                 let notice = Effect::Notify(Notice::OutcomeUnknown { reason, waited: limit });
-                return std::iter::once(notice).chain(self.finish(Outcome::Succeeded)).collect();
+                return std::iter::once(notice).chain(self.finish(now, Outcome::Succeeded)).collect();
             }
             let failure = Failure::MasterAway { reason, waited: limit };
-            return self.finish(Outcome::Failed(failure));
+            return self.finish(now, Outcome::Failed(failure));
         }
         if now < send_at || !matches!(self.state, State::Joining { .. }) {
             return Vec::new();
         }
-        *told = now;
+        *notified = now;
         let waited = now - since.max(*away_since);
         vec![Effect::Notify(Notice::WaitingForMaster { reason, waited, limit })]
     }
@@ -235,7 +239,7 @@ impl WorkerGroup {
     pub(super) fn on_final(&mut self, now: Moment, outcome: Outcome) -> Vec<Effect> {
         let outcome = self.or_done(outcome);
         match &mut self.state {
-            State::Joining { .. } | State::Preparing(_) => self.finish(outcome),
+            State::Joining { .. } | State::Preparing(_) => self.finish(now, outcome),
             State::Running(_) => {
                 self.end_noted = true;
                 self.stop(now, SIGTERM, AfterStop::End(outcome))
@@ -249,17 +253,17 @@ impl WorkerGroup {
             }
             State::AwaitingRootCause { outcome, .. } | State::Leaving { outcome, .. } => {
                 let outcome = outcome.clone();
-                self.finish(outcome)
+                self.finish(now, outcome)
             }
-            State::Done => Vec::new(),
+            State::Saving { .. } | State::Done => Vec::new(),
         }
     }
 
-    pub(super) fn on_end_noted(&mut self) -> Vec<Effect> {
+    pub(super) fn on_end_noted(&mut self, now: Moment) -> Vec<Effect> {
         match &self.state {
             State::Leaving { outcome, is_farewell: true, .. } => {
                 let outcome = outcome.clone();
-                self.finish(outcome)
+                self.finish(now, outcome)
             }
             State::Stopping { then: AfterStop::End(Outcome::Interrupted(_)), .. } => {
                 self.end_noted = true;
@@ -271,6 +275,7 @@ impl WorkerGroup {
             | State::Stopping { .. }
             | State::AwaitingRootCause { .. }
             | State::Leaving { .. }
+            | State::Saving { .. }
             | State::Done => Vec::new(),
         }
     }

@@ -8,7 +8,7 @@ impl WorkerGroup {
     /// Another node's failure, loss or arrival uses none of this node's restarts.
     pub(super) fn on_regroup(&mut self, now: Moment, why: String, is_secondary: bool) -> Vec<Effect> {
         let attempt = self.attempt;
-        let tell = Effect::Notify(Notice::Regrouping { why: why.clone() });
+        let tell = Effect::Notify(Notice::Regrouping { why: why.clone(), on_all: is_secondary });
         if let (State::Leaving { is_farewell: false, .. }, Some(failure)) = (&self.state, &self.cannot_start)
         {
             let outcome = Outcome::Failed(failure.clone());
@@ -45,6 +45,7 @@ impl WorkerGroup {
             State::Stopping { .. }
             | State::AwaitingRootCause { .. }
             | State::Leaving { .. }
+            | State::Saving { .. }
             | State::Done => {
                 return Vec::new();
             }

@@ -1,7 +1,7 @@
 //! The events that arrive too late to matter.
 
 use super::{Event, State, WorkerGroup};
-use crate::{push::Push, training::HangNotice};
+use crate::{hang::HangNotice, push::Push};
 
 impl WorkerGroup {
     /// Whether it is a late message of a round that is over, or one that the present state has no use for.
@@ -10,7 +10,7 @@ impl WorkerGroup {
             Event::Prepared { round, .. } | Event::CannotPrepare { round, .. } => {
                 (*round, matches!(self.state, State::Preparing(_)))
             }
-            Event::CannotStart { round, .. } | Event::TrainingSampled { round, .. } => {
+            Event::CannotStart { round, .. } | Event::ProgressSampled { round, .. } => {
                 (*round, matches!(self.state, State::Running(_)))
             }
             Event::Pushed(Push::Regroup { round, is_secondary, .. })
@@ -18,6 +18,7 @@ impl WorkerGroup {
             {
                 return !is_secondary || self.charged != Some(*round);
             }
+            Event::Pushed(Push::Checkpoint(_)) => return matches!(self.state, State::Done),
             Event::Pushed(Push::Regroup { round, .. }) => (*round, true),
             Event::WorkerStarted { round, .. }
             | Event::WorkerExited { round, .. }
@@ -25,7 +26,7 @@ impl WorkerGroup {
             | Event::TreeGone { round } => {
                 (*round, matches!(self.state, State::Running(_) | State::Stopping { .. }))
             }
-            Event::Pushed(Push::Seat(assignment)) => {
+            Event::Pushed(Push::Assigned(assignment)) => {
                 let is_new = self.last.as_ref().is_none_or(|last| last.round < assignment.round);
                 return !is_new || !matches!(self.state, State::Joining { .. });
             }
@@ -52,6 +53,12 @@ impl WorkerGroup {
             | Event::GpuError { .. }
             | Event::GpuMemory { .. }
             | Event::StacksTaken
+            | Event::SaverWanted
+            | Event::SaverSaid { .. }
+            | Event::SaverEnded { .. }
+            | Event::TemplateReady { .. }
+            | Event::TemplateUnfit { .. }
+            | Event::TemplateRefused { .. }
             | Event::Forwarded { .. }
             | Event::MasterBack
             | Event::MasterAway { .. }

@@ -1,7 +1,7 @@
 //! The start of a round on this node: it joins, is assigned its ranks, and starts its workers.
 
 use super::{
-    Effect, State, WorkerGroup, local_workers::LocalWorkers, master::MasterStream, training::Training,
+    Effect, State, WorkerGroup, local_workers::LocalWorkers, master::MasterStream, progress::WorkersProgress,
 };
 use crate::{
     ids::{Attempt, LocalRank, Round},
@@ -41,6 +41,8 @@ impl WorkerGroup {
             has_oom_counter: true,
         };
         let had_others = self.last.as_ref().is_some_and(|last| last.nodes > 1);
+        let last_world = self.last.as_ref().map(|last| last.world_size);
+        let mut effects = self.saver_round(now, &assignment, last_world);
         self.last = Some(assignment.clone());
         self.is_done_well = false;
         self.hosted = None;
@@ -51,19 +53,32 @@ impl WorkerGroup {
         // A node that has always been alone has nothing to report. The files first: output costs time.
         let tell = (assignment.nodes > 1 || had_others)
             .then(|| Effect::Notify(Notice::Assigned(assignment.clone())));
-        let mut effects = vec![Effect::Prepare { assignment, attempt: self.attempt }];
+        effects.push(Effect::Prepare { assignment, attempt: self.attempt });
         effects.extend(tell);
         effects
     }
 
     pub(super) fn on_prepared(&mut self, now: Moment, round: Round, oom_kills: Option<u64>) -> Vec<Effect> {
+        match self.hold_for_template(now, round, oom_kills) {
+            Some(effects) => effects,
+            None => self.start_prepared(now, round, oom_kills),
+        }
+    }
+
+    pub(super) fn start_prepared(
+        &mut self,
+        now: Moment,
+        round: Round,
+        oom_kills: Option<u64>,
+    ) -> Vec<Effect> {
         match std::mem::replace(&mut self.state, State::Joining { since: now }) {
             State::Preparing(mut workers) => {
                 workers.oom_kills = oom_kills;
                 let count = workers.assignment.local_world_size;
                 self.start_watch = StartWatch::new(now, count);
-                self.training = Training::new(now, count);
+                self.progress = WorkersProgress::new(now, count);
                 self.state = State::Running(workers);
+                self.warm_spawned(now);
                 vec![Effect::Spawn { round }]
             }
             // `is_stale` lets Prepared through in Preparing only.

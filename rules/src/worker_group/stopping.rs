@@ -17,7 +17,7 @@ pub(super) enum AfterStop {
     /// Join again as this attempt.
     Rejoin(Attempt),
     /// The failures seen so far, and those seen while stopping, end the run.
-    FailWithWorkers { told: Moment },
+    FailWithWorkers { reported: Moment },
     /// The run has ended like this already; the stop only removes leftovers.
     End(Outcome),
 }
@@ -43,16 +43,23 @@ impl WorkerGroup {
 
     pub(super) fn on_tree_gone(&mut self, now: Moment) -> Vec<Effect> {
         // Every worker's end is reported before the tree's, so a running group cannot lose its tree.
-        let State::Stopping { workers, then, .. } = &mut self.state else {
-            return Vec::new();
-        };
+        let State::Stopping { workers, then, .. } = &self.state else { return Vec::new() };
+        let (round, may_join) = (workers.round(), !matches!(then, AfterStop::End(_)));
+        let mut effects = self.saver_workers_gone(now, round, may_join);
+        effects.extend(self.after_stop(now));
+        effects
+    }
+
+    /// What follows when the workers are gone, or cannot be killed.
+    fn after_stop(&mut self, now: Moment) -> Vec<Effect> {
+        let State::Stopping { workers, then, .. } = &mut self.state else { return Vec::new() };
         match then {
             AfterStop::Rejoin(attempt) => {
                 let attempt = *attempt;
                 self.join(now, attempt)
             }
-            AfterStop::FailWithWorkers { told } => {
-                let until = *told + ROOT_CAUSE_TIMEOUT;
+            AfterStop::FailWithWorkers { reported } => {
+                let until = *reported + ROOT_CAUSE_TIMEOUT;
                 let failures = std::mem::take(&mut workers.failures);
                 let ended_before = std::mem::take(&mut workers.ended_before);
                 let has_oom_counter = workers.has_oom_counter;
@@ -84,7 +91,7 @@ impl WorkerGroup {
                     *then = AfterStop::End(Outcome::Failed(Failure::Unkillable));
                 }
                 let mut effects = vec![Effect::AbandonTree];
-                effects.extend(self.on_tree_gone(now));
+                effects.extend(self.after_stop(now));
                 effects
             }
         }
@@ -92,6 +99,7 @@ impl WorkerGroup {
 
     pub(super) fn on_signalled(&mut self, now: Moment, signal: i32) -> Vec<Effect> {
         let again = self.interrupted.replace(signal).is_some();
+        self.saver_signalled(now);
         let left = Effect::ReportEnd { end: NodeEnd::Left { signal } };
         match &mut self.state {
             State::Joining { .. } | State::Preparing(_) => {
@@ -125,8 +133,9 @@ impl WorkerGroup {
             }
             State::AwaitingRootCause { outcome, .. } | State::Leaving { outcome, .. } => {
                 let outcome = outcome.clone();
-                self.finish(outcome)
+                self.finish(now, outcome)
             }
+            State::Saving { .. } => self.on_signalled_while_saving(now, again),
             State::Done => Vec::new(),
         }
     }
@@ -138,6 +147,7 @@ impl WorkerGroup {
             | State::Preparing(_)
             | State::AwaitingRootCause { .. }
             | State::Leaving { .. }
+            | State::Saving { .. }
             | State::Done => Vec::new(),
         }
     }
@@ -156,7 +166,7 @@ impl WorkerGroup {
                 let outcome = outcome.clone();
                 self.leave(now, outcome)
             }
-            State::Leaving { .. } | State::Done => Vec::new(),
+            State::Leaving { .. } | State::Saving { .. } | State::Done => Vec::new(),
         }
     }
 }

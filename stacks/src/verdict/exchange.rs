@@ -6,7 +6,7 @@ use super::{Sorted, grouped};
 use crate::{
     folding::Ranks,
     model::{Frame, RankDump},
-    place::Place,
+    place::{Place, last_name},
     suspects::Doing,
     words,
 };
@@ -93,6 +93,14 @@ impl Place {
     /// The place of a rank that is taken for waiting, in a call of any name.
     pub(super) fn waiting(self) -> Self {
         Self { waits_in: Some(words::place(&self.frame)), ..self }
+    }
+
+    /// The function that the script calls in another file of the user's, outside of the innermost one; none when all is in
+    /// one file.
+    pub(super) fn called_by_script(&self) -> Option<&str> {
+        let script = &self.frames.last()?.file;
+        let (depth, call) = self.frames.iter().enumerate().rev().find(|(_, frame)| frame.file != *script)?;
+        (depth > 0).then(|| last_name(&call.function))
     }
 
     /// The functions of the user's code, by their files, each once, innermost first. Expressions are none.

@@ -79,7 +79,8 @@ impl Hub {
     /// Adds a connection. `None`: there are too many, and it is closed.
     pub(super) fn add(&mut self, stream: TcpStream, peer: SocketAddr) -> Option<ClientId> {
         if self.connections.len() >= self.limits.max_connections {
-            warn!(%peer, max = self.limits.max_connections, "store connection rejected: too many");
+            let max = self.limits.max_connections;
+            warn!(%peer, "store connection rejected: {max} connections are open, the most that are allowed");
             return None;
         }
         if let Err(error) = stream.set_nodelay(true) {
@@ -298,7 +299,7 @@ impl Hub {
             {
                 self.full_warnings += 1;
                 warn!(
-                    "the workers' store rejected a write of {peer} and ends that connection: {full}; delete keys \
+                    "the workers' store rejected a write of {peer} and closed the connection: {full}; delete keys \
                      that are no longer needed (delete_key), or keep large data elsewhere"
                 );
             }

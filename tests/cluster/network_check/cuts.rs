@@ -68,7 +68,7 @@ fn of_two_disconnected_racks_the_larger_trains_and_the_other_is_not_tainted() {
     let _world = job.first_world(3);
     for node in &nodes {
         let output = job.await_output(node, "network check passed: 3 nodes");
-        assert!(output.contains("; excluded: node 3 (") && output.contains("; cut: "), "{output}");
+        assert!(output.contains("; excluded: node number 3 (") && output.contains("; cut: "), "{output}");
     }
     let _end = job.ends_well(nodes);
 }

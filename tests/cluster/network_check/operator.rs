@@ -46,9 +46,9 @@ fn after_a_restart(network: &Network, flags: &[&str]) -> String {
 fn a_restart_checks_again_unless_the_last_check_is_reused() {
     let Some(network) = Network::of(2) else { return };
     let output = after_a_restart(&network, &[]);
-    assert!(output.contains("network check 1 of 2 nodes begins"), "{output}");
+    assert!(output.contains("network check 1 begins (2 nodes)"), "{output}");
     assert!(!output.contains("network check 2 of"), "{output}");
     let output = after_a_restart(&network, &["--check-ttl=60"]);
-    assert!(output.contains("network check 0 of 2 nodes begins"), "{output}");
+    assert!(output.contains("network check 0 begins (2 nodes)"), "{output}");
     assert!(!output.contains("network check 1 of"), "{output}");
 }

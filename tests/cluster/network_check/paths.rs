@@ -23,7 +23,7 @@ fn one_of(count: usize, bad: usize, fault: Fault, words: &str) {
         assert!(output.contains("\n  Check first: this node's network interface, cable, driver"), "{output}");
         for witness in &witnesses {
             let address = data_address(*witness);
-            assert!(output.contains(&format!("failed with node {witness} (")), "{output}");
+            assert!(output.contains(&format!("failed with node number {witness} (")), "{output}");
             let seen = format!(", {address}), which is verified: cannot connect to peer {address}:");
             assert!(output.contains(&seen), "{output}");
         }

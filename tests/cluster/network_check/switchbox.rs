@@ -234,7 +234,7 @@ fn a_mistake_in_the_command_of_a_probe_taints_no_node() {
     job.ends_well([good]);
 }
 
-/// It leaves before it has a seat: the others are checked and train without it.
+/// It leaves before it has an assignment: the others are checked and train without it.
 #[test]
 fn a_node_without_a_probe_exits_alone() {
     if Path::new("/proc/driver/nvidia").exists() || Path::new("/sys/class/mxcd").exists() {

@@ -107,7 +107,7 @@ fn computing(outcome: &Value) -> u32 {
             };
             let kind = &kind["Cublas"]["model"].as_str().expect("only this kind in these clusters");
             let expected = format!(
-                "{ratio:.2} times the mean compute time of the others in {0} of {0} samples: at least {1} against {2}, \
+                "{ratio:.2} times the mean compute time of the others in each of {0} samples: at least {1} against {2}, \
                  for matrix products by cuBLAS on {kind}; the mean is of {3} node{4} that ran the same computation{left_out}",
                 samples.len(),
                 millis(shortest),
@@ -255,7 +255,8 @@ fn sentence(number: u64, message: &str, evidence: &Value, round: &Value) {
         millis(mean)
     );
     let rest = message.split_once(&expected).unwrap_or_else(|| panic!("{message}: {expected}")).1;
-    assert!(rest.is_empty() || rest.starts_with("; timed out after "), "{message}");
+    let doubt = "; one failed test is not enough evidence";
+    assert!(["", doubt].contains(&rest) || rest.starts_with("; timed out after "), "{message}");
 }
 
 #[test]

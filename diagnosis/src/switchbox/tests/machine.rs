@@ -185,12 +185,12 @@ fn a_pair_measured_alone_too_rarely_is_not_bad() {
         "untested, no time was left to measure it alone; 3000.0 to 3000.0 MB/s in 1 run beside others"
     );
     // Few enough are needed: the others are in the notes, and the node trains.
-    let few = Finding { min_channels: 6, ..finding };
+    let few = SwitchboxFinding { min_channels: 6, ..finding };
     assert_eq!((few.status(), few.notes().len()), (SwitchboxStatus::Degraded, 10));
 }
 
 /// How often all pairs are measured together, and the remark, when each run takes so long.
-fn together(millis: u64) -> (usize, Finding) {
+fn together(millis: u64) -> (usize, SwitchboxFinding) {
     let timeout = Duration::from_secs(20);
     let (mut check, mut effects) =
         Check::new(Moment::START, settings(), Method { timeout, ..method(Style::Calls) });

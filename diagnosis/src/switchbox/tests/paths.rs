@@ -4,13 +4,13 @@ use super::{super::*, measured, method, run, settings};
 use crate::switchbox::model::Equipment;
 
 /// A check under `auto` of pairs that went so, on a host with accelerators of this name.
-fn went(paths: [Path; 4], model: &str) -> Finding {
+fn went(paths: [Path; 4], model: &str) -> SwitchboxFinding {
     let models = if model.is_empty() { Vec::new() } else { vec![model.to_owned(); 8] };
     let settings = Settings { models, ..settings() };
     run(settings, method(Style::Calls), |pair, _| Some(measured(&[37_700.0], paths[pair]))).0
 }
 
-fn troubles(finding: &Finding) -> Vec<Option<Trouble>> {
+fn troubles(finding: &SwitchboxFinding) -> Vec<Option<Trouble>> {
     finding.pairs.iter().map(|it| it.wrong.as_ref().map(|it| it.trouble)).collect()
 }
 

@@ -24,7 +24,7 @@ fn any_script() -> impl Strategy<Value = Script> {
     prop::collection::vec((together, prop::collection::vec(any_value(), 10)), 1..7)
 }
 
-fn play(script: &Script, style: Style) -> (Finding, Vec<Vec<usize>>) {
+fn play(script: &Script, style: Style) -> (SwitchboxFinding, Vec<Vec<usize>>) {
     let pairs = (0..).step_by(2).take(script.len()).map(|it| SocketPair(it, it + 1)).collect();
     let settings = Settings { pairs, min_channels: 1, ..settings() };
     let mut taken = vec![0; script.len()];

@@ -7,7 +7,7 @@ use crate::{
 };
 
 /// A check whose pairs always give these.
-fn with(settings: Settings, values: [f64; 4], path: Path) -> Finding {
+fn with(settings: Settings, values: [f64; 4], path: Path) -> SwitchboxFinding {
     run(settings, method(Style::Calls), |pair, _| Some(measured(&[values[pair]], path))).0
 }
 

@@ -92,7 +92,7 @@ fn what_makes_no_sense_is_named_with_its_range() {
             "--partial-uplink 1:2: must be RACK:SHARE with a rack, 0 to 1 or random, and SHARE from 0 to 1",
         ),
         ("--nodes 4 --racks 2 --pod-size 3", "--pod-size 3: must be 1 to 2"),
-        ("--nodes 4 --racks 2 --dead-pod 0", "--dead-pod 0: needs --pod-size, the racks in a pod"),
+        ("--nodes 4 --racks 2 --dead-pod 0", "--dead-pod 0: requires --pod-size, the racks in a pod"),
         (
             "--nodes 4 --racks 4 --pod-size 3 --dead-pod 2",
             "--dead-pod 2: must be pods, 0 to 1, or random:COUNT",
@@ -110,11 +110,11 @@ fn what_makes_no_sense_is_named_with_its_range() {
         ),
         (
             "--nodes 4 --dead-uplink random,random",
-            "--dead-uplink random: must be something else: nothing is left to choose from",
+            "--dead-uplink random: nothing is left to choose from; name one, or leave the option out",
         ),
         (
             "--nodes 4 --dead-rack-pair random",
-            "--dead-rack-pair random: must be something else: nothing is left to choose from",
+            "--dead-rack-pair random: nothing is left to choose from; name one, or leave the option out",
         ),
         ("--nodes 4 --noise inf", "--noise inf: must be 0 to 2"),
         ("--nodes 4 --seed -1", "--seed -1: must be 0 to 18446744073709551615"),

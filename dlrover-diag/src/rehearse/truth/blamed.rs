@@ -37,8 +37,12 @@ impl fmt::Display for Blamed {
         let (Self { node, .. }, verdict) = (self, self.verdict.replace('-', " "));
         match (self.is_right(), self.tainted) {
             (true, _) => write!(f, "excluded, since the simulated fault cuts it off: node {node}: {verdict}"),
-            (false, true) => write!(f, "blamed, though it is healthy: node {node}: {verdict}, tainted"),
-            (false, false) => write!(f, "blamed, though it is healthy: node {node}: {verdict}, not tainted"),
+            (false, true) => {
+                write!(f, "found at fault, though it is healthy: node {node}: {verdict}, tainted")
+            }
+            (false, false) => {
+                write!(f, "found at fault, though it is healthy: node {node}: {verdict}, not tainted")
+            }
         }
     }
 }

@@ -87,7 +87,7 @@ impl<'a> Seen<'a> {
             }
             (_, tests, 0) => (Reason::Passed, format!("it passed all its tests ({tests})")),
             (_, tests, failed) => {
-                (Reason::Shown, format!("it failed {failed} of {tests} tests, too few to blame it"))
+                (Reason::Shown, format!("it failed {failed} of {tests} tests, too few to find it at fault"))
             }
         })
     }
@@ -171,7 +171,7 @@ impl<'a> Seen<'a> {
         } else if !broken.is_empty() {
             (Reason::Hidden, format!("{broken} broken"))
         } else if !blamed.is_empty() {
-            (Reason::Shown, format!("{blamed} blamed"))
+            (Reason::Shown, format!("{blamed} found at fault"))
         } else {
             (Reason::Shown, "tested, but not distinguishable from a fault of its ends".into())
         })

@@ -190,8 +190,8 @@ fn healthy_nodes_that_are_blamed_are_told() {
     assert_eq!((truth.healthy_tainted(), truth.healthy_excluded(), truth.cut_off()), (1, 2, 4));
     let words: Vec<String> = truth.blamed.iter().map(Blamed::to_string).collect();
     let expected = [
-        "blamed, though it is healthy: node 2: fault, tainted",
-        "blamed, though it is healthy: node 3: flaky, not tainted",
+        "found at fault, though it is healthy: node 2: fault, tainted",
+        "found at fault, though it is healthy: node 3: flaky, not tainted",
         "excluded, since the simulated fault cuts it off: node 4: unreachable",
     ];
     assert_eq!(words[..3], expected);

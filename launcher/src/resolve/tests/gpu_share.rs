@@ -29,7 +29,7 @@ fn nobody_is_killed_by_numbers_that_may_be_anothers() {
         assert_eq!(plan.agent.gpu_share.map(|terms| terms.enforces), Some(kills), "{namespace:?}");
         let given = |words: &str| plan.notices.iter().filter(|line| line.contains(words)).count();
         assert_eq!(given("--gpu-mem-enforce is not enforced: the driver reports"), usize::from(!kills));
-        assert_eq!(given("nor does this launcher"), usize::from(!kills), "{:?}", plan.notices);
+        assert_eq!(given("and neither does this launcher"), usize::from(!kills), "{:?}", plan.notices);
         let plan = sharing(&host, "");
         assert_eq!(plan.agent.gpu_share.map(|terms| terms.enforces), Some(false));
         assert!(!plan.notices.iter().any(|line| line.contains("is not enforced")), "{:?}", plan.notices);

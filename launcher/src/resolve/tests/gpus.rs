@@ -138,7 +138,7 @@ fn an_unknown_topology_changes_nothing_and_is_reported_on_one_line() {
         let (list, lines) = chosen(host, &[], flags);
         assert_eq!((list, lines.len()), (None, 1), "{lines:?}");
         let given =
-            lines[0].strip_prefix("`--gpu-select=topology` chooses nothing, as with --gpu-select=first: ");
+            lines[0].strip_prefix("`--gpu-select=topology` is ignored (as with --gpu-select=first): ");
         given.unwrap_or_else(|| panic!("{lines:?}")).to_owned()
     };
     let mut host = eight(&[]);
@@ -169,7 +169,7 @@ fn an_unknown_topology_changes_nothing_and_is_reported_on_one_line() {
         trouble: Some(GpuTrouble::Lost),
         ..Gpu::default()
     }));
-    assert_eq!(says(&host, flags), "the topology has 17 accelerators, and at most 16 are chosen from");
+    assert_eq!(says(&host, flags), "the topology has 17 accelerators; at most 16 are supported");
 }
 
 #[test]
@@ -241,11 +241,14 @@ fn metax_hosts_have_numbers_and_a_second_variable() {
 fn a_list_is_used_as_given() {
     let host = eight(&[6]);
     assert_eq!(chosen(&host, &[], "--gpu-select=6,2 --nproc-per-node=2").0, some("66,22"));
-    assert!(chosen(&host, &[], "--gpu-select=6,2").1[0].contains("GPU 6 is used by others"));
+    assert!(chosen(&host, &[], "--gpu-select=6,2").1[0].contains("GPU 6 is in use by other processes"));
     assert_eq!(chosen(&host, &[], "--gpu-select=GPU-33,0").0, some("33,00"));
     assert_eq!(chosen(&host, &[], "--gpu-select=MIG-1,MIG-2 --nproc-per-node=2").0, some("MIG-1,MIG-2"));
     // Nothing is known here, so the list is not checked.
-    let unchecked = "`--gpu-select=1,0`: not checked: this node's GPUs are unknown".to_owned();
+    let unchecked =
+        "`--gpu-select=1,0`: used without a check: this node's GPUs are unknown (dlrover-diag gpus \
+                     says why)"
+            .to_owned();
     assert_eq!(chosen(&FakeHost::new(), &[], "--gpu-select=1,0"), (some("1,0"), vec![unchecked]));
     let unknown = FakeHost::new();
     for (own, list) in
@@ -295,7 +298,7 @@ fn a_list_is_used_as_given() {
 fn virtual_local_ranks_win() {
     let (list, lines) = chosen(&eight(&[]), &[], "--gpu-select=topology --virtual-local-rank");
     assert_eq!((list, lines.len()), (None, 1));
-    assert!(lines[0].contains("changes nothing with --virtual-local-rank"), "{lines:?}");
+    assert!(lines[0].contains("is ignored: --virtual-local-rank gives"), "{lines:?}");
 }
 
 #[test]

@@ -33,10 +33,25 @@ fn choices_are_not_checked_in_the_environment() {
 
 #[test]
 fn what_does_nothing_is_said_once_each() {
-    let line = "--training-port=6 --auto-tunning --ucp_device_type=cpu --membind-policy=x --save-at-breakpoint \
+    let line = "--training-port=6 --auto-tunning --ucp_device_type=cpu --membind-policy=x \
                 --start-method=fork --run-path x";
-    assert_eq!(plan(line).notices.len(), 7);
+    assert_eq!(plan(line).notices.len(), 6);
     assert!(plan_in(&[("PET_AUTO_TUNNING", "0")], "--monitor-interval=5 x").notices.is_empty());
+}
+
+#[test]
+fn checkpoints_in_memory_have_the_memory_that_is_given() {
+    assert_eq!(plan("x.py").agent.checkpoint_memory, None);
+    assert_eq!(plan("--flash-ckpt-memory=512 x.py").agent.checkpoint_memory, Some(512 << 20));
+    assert_eq!(plan("--flash_ckpt_memory 0 x.py").agent.checkpoint_memory, Some(0));
+    assert_eq!(
+        refusal(&[], "--flash-ckpt-memory=-1 x.py"),
+        "`--flash-ckpt-memory=-1` is invalid: expected a number of MiB, 0 or more; with 0 every checkpoint is written to \
+         disk at once"
+    );
+    assert!(!plan("x.py").agent.terms.save_at_breakpoint);
+    assert!(plan("--save-at-breakpoint x.py").agent.terms.save_at_breakpoint);
+    assert!(plan_in(&[("PET_SAVE_AT_BREAKPOINT", "1")], "x.py").agent.terms.save_at_breakpoint);
 }
 
 #[test]

@@ -18,8 +18,19 @@ fn a_line_that_says_nothing_is_one_worker_on_the_loopback_with_a_fresh_id() {
     assert_eq!((plan.agent.max_restarts, plan.agent.shutdown_timeout), (0, Duration::from_secs(30)));
     assert_eq!(plan.agent.role, "default");
     assert_eq!(plan.agent.node_rank, None);
-    assert!(plan.notices.is_empty(), "{:?}", plan.notices);
+    let ignored =
+        "`--rdzv-id=mine` is ignored: a run of this node alone gets an id of its own, as with torchrun";
+    assert_eq!(plan.notices, [ignored]);
     assert!(!plan.propagate_exit_code);
+}
+
+#[test]
+fn a_misspelt_rendezvous_setting_is_named() {
+    let plan = plan("--rdzv-conf=join_timout=4,my_key=1 x.py");
+    assert_eq!(
+        plan.notices,
+        ["--rdzv-conf: unknown key 'join_timout' is ignored (did you mean join_timeout?)"]
+    );
 }
 
 #[test]

@@ -97,7 +97,7 @@ fn a_script_is_looked_for_where_this_launcher_can_tell() {
     };
     let told = refused("--nnodes=2 --master-port=1 nosuch.py", &[]).unwrap();
     assert!(told.starts_with("cannot run nosuch.py: "), "{told}");
-    assert!(refused("--no-python tool", &[]).unwrap().contains("no directory of PATH has such a program"));
+    assert!(refused("--no-python tool", &[]).unwrap().contains("cannot run tool: not found on PATH"));
     assert!(refused("nosuch.py", &[("PYTHON_EXEC", "/venv/bin/python3.12")]).is_some());
     for (line, env) in [
         ("there.py", &[][..]),
@@ -107,4 +107,24 @@ fn a_script_is_looked_for_where_this_launcher_can_tell() {
     ] {
         assert_eq!(refused(line, env), None, "{line}");
     }
+}
+
+#[test]
+fn the_template_may_have_2_gib_or_2_percent_of_the_node() {
+    let limit = |memory_kib: Option<u64>, line: &str| {
+        let host = FakeHost { memory_kib, ..FakeHost::new() };
+        let plan = plan_on(&host, line, &[PATH]).unwrap();
+        plan.agent.warm.map(|warm| warm.limit_kib)
+    };
+    const GIB: u64 = 1 << 20;
+    for (memory, expected) in [
+        (None, 2 * GIB),
+        (Some(16 * GIB), 2 * GIB),
+        (Some(1000 * GIB), 20 * GIB),
+        (Some(u64::MAX), u64::MAX / 50),
+    ] {
+        assert_eq!(limit(memory, "--warm=start x.py"), Some(expected), "{memory:?}");
+    }
+    assert_eq!(limit(Some(1000 * GIB), "--warm=start --warm-memory=7 x.py"), Some(7 << 10));
+    assert_eq!(limit(None, "x.py"), None);
 }

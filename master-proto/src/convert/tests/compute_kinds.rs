@@ -39,10 +39,10 @@ fn nodes_that_do_not_say_what_they_timed_and_those_that_say_too_much() {
         local: Some(pb::LocalCheck { compute_micros: Some(7), compute_kind, ..Default::default() }),
         port: 0,
     };
-    let untold = Some(Duration::from_micros(7).into());
+    let without_kind = Some(Duration::from_micros(7).into());
     let newer = pb::ComputeKind { work: 99, model: "m".into() };
     for kind in [None, Some(newer)] {
-        assert_eq!(Checked::try_from(checked(kind)).unwrap().local.compute, untold);
+        assert_eq!(Checked::try_from(checked(kind)).unwrap().local.compute, without_kind);
     }
     let long = pb::ComputeKind { work: pb::ComputeWork::Cublas.into(), model: "m".repeat(1 << 16) };
     let error = Checked::try_from(checked(Some(long))).unwrap_err();

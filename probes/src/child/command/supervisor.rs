@@ -208,7 +208,7 @@ impl Supervised {
     /// Sends SIGTERM to all processes of the command and waits up to `grace`.
     fn terminate(&mut self, grace: Duration, signals: &SigSet) {
         let leaders = BTreeSet::from([self.pid]);
-        tree::ask(getpid().as_raw(), &leaders, Signal::SIGTERM);
+        tree::ask(tree::below(getpid().as_raw()), &leaders, Signal::SIGTERM);
         let deadline = Instant::now() + grace;
         while !self.reap() {
             let left = deadline.saturating_duration_since(Instant::now());

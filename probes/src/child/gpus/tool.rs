@@ -20,7 +20,7 @@ use nix::{
 };
 
 use crate::child::{Reporter, session::descendants};
-use processes::tree;
+use processes::{reap::exit_cause, tree};
 
 /// Longer than any list, in bytes.
 const LONGEST: u64 = 256 << 10;
@@ -40,7 +40,7 @@ pub(super) enum ToolError {
     /// It prints too much.
     #[error("killed: printed more than {LONGEST} bytes")]
     Flood,
-    #[error("failed ({status}){}{message}", if .message.is_empty() { "" } else { ": " })]
+    #[error("{}{}{message}", exit_cause(*.status), if .message.is_empty() { "" } else { ": " })]
     Failed { status: ExitStatus, message: String },
 }
 
@@ -139,9 +139,9 @@ mod tests {
         assert_eq!(ask(Path::new("/bin/echo"), &["a", "b"]).unwrap(), "a b\n");
         assert_eq!(shell("echo one; echo two >&2").unwrap(), "one\n");
         for (script, message) in [
-            ("echo; echo ' no card '; exit 3", "failed (exit status: 3): no card"),
-            ("exit 3", "failed (exit status: 3)"),
-            ("kill -KILL $$", "failed (signal: 9 (SIGKILL))"),
+            ("echo; echo ' no card '; exit 3", "exited with code 3: no card"),
+            ("exit 3", "exited with code 3"),
+            ("kill -KILL $$", "killed by SIGKILL"),
         ] {
             assert_eq!(shell(script).unwrap_err().to_string(), message);
         }

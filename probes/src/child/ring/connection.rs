@@ -32,7 +32,7 @@ impl RingConnection {
     pub(super) fn with_limit(self, limit: Duration) -> Result<Self, RingError> {
         let set = self.stream.set_read_timeout(Some(limit));
         set.and_then(|()| self.stream.set_write_timeout(Some(limit)))
-            .map_err(|error| self.broken(error, "setting its time limit"))?;
+            .map_err(|error| self.broken(error, "setting its timeout"))?;
         Ok(Self { limit: Some(limit), ..self })
     }
 

@@ -80,20 +80,20 @@ impl Facts {
                         .to_owned()
                 }
                 _ => format!(
-                    "CAP_SYS_PTRACE is there, but a security module or another user namespace forbids it for process \
+                    "this program has CAP_SYS_PTRACE, but a security module or another user namespace forbids it for process \
                      {pid}; see the kernel log and the profiles of AppArmor, SELinux and seccomp"
                 ),
             },
             _ => match self.yama {
                 Some(1) => format!(
-                    "kernel.yama.ptrace_scope is 1, and process {pid} is not below this program; set it to 0, or {REMEDY}"
+                    "kernel.yama.ptrace_scope is 1, and process {pid} is not a descendant of this program; set it to 0, or {REMEDY}"
                 ),
                 Some(scope @ (2 | 3)) => format!("kernel.yama.ptrace_scope is {scope}; {REMEDY}"),
                 _ if self.owner == Some(0) && self.user != Some(0) => format!(
-                    "process {pid} is not dumpable (prctl PR_SET_DUMPABLE, or a program with other rights); {REMEDY}"
+                    "process {pid} is not dumpable (prctl PR_SET_DUMPABLE, or a program with other privileges); {REMEDY}"
                 ),
                 _ => format!(
-                    "this program has no CAP_SYS_PTRACE, and the process has other rights, or a security module \
+                    "this program has no CAP_SYS_PTRACE, and the process has other privileges, or a security module \
                      forbids it; {REMEDY}"
                 ),
             },
@@ -119,7 +119,7 @@ mod tests {
         );
         assert_eq!(
             words(1000, 1000, false, Some(1), 1000),
-            "kernel.yama.ptrace_scope is 1, and process 77 is not below this program; set it to 0, or add \
+            "kernel.yama.ptrace_scope is 1, and process 77 is not a descendant of this program; set it to 0, or add \
              CAP_SYS_PTRACE (in Kubernetes: securityContext.capabilities.add: [SYS_PTRACE])"
         );
         assert!(words(0, 0, false, Some(2), 0).starts_with("kernel.yama.ptrace_scope is 2; add"));

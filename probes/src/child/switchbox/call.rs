@@ -13,7 +13,7 @@ use std::{
 
 use diagnosis::switchbox::{Trouble, Wrong};
 use nix::unistd::getpid;
-use rules::{failure::ExitCause, signal_name::signal_text};
+use rules::failure::ExitCause;
 
 use super::mxom::shown;
 use crate::child::session::in_a_session_of_its_own;
@@ -146,8 +146,7 @@ impl CallEnd {
         }
         let how = match self.cause {
             ExitCause::Code(0) => return None,
-            ExitCause::Code(code) => format!("exited with code {code}"),
-            ExitCause::Signal(signal) => format!("killed by {}", signal_text(signal)),
+            cause => cause.to_string(),
         };
         let said = self.last_output();
         // Tools have no better way to report it.

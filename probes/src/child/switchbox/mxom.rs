@@ -52,7 +52,7 @@ pub(super) fn cannot_start(path: &Path, error: &io::Error) -> Wrong {
             Wrong::new(Trouble::CannotStart, message)
         }
         io::ErrorKind::NotFound => {
-            let message = format!("{program}; {} names it", TOOL_VARIABLE);
+            let message = format!("{program} does not exist; set {} to the path of the tool", TOOL_VARIABLE);
             Wrong::new(Trouble::ToolMissing, message)
         }
         io::ErrorKind::PermissionDenied => {

@@ -7,7 +7,7 @@ use crate::{
     check_order::CheckRound,
     check_terms::OnInconclusive,
     ids::{NodeId, RunId},
-    job::{Effect, Job, Log, Phase, count},
+    job::{Effect, Gone, Job, Log, Phase, count},
     node::NodeName,
     push::Push,
     taint_report::TaintReport,
@@ -164,9 +164,9 @@ impl Job {
             effects.extend(self.end(now, JobVerdict::Failed(failure)));
             return effects;
         }
-        let reason = format!("excluded by the network check ({})", exclusion.verdict);
+        let gone = Gone::Excluded { verdict: exclusion.verdict.clone() };
         self.excluded.insert(node.clone(), exclusion);
-        self.take_out(now, node, &reason)
+        self.take_out(now, node, &gone)
     }
 
     /// Those that passed are assigned, unless others wait with which the job would be larger.
@@ -196,13 +196,12 @@ fn summary(report: &TaintReport) -> String {
     let (in_doubt, in_doubt_names) =
         named(report, |node| !node.excluded && node.verdict == NodeVerdict::Inconclusive);
     let passed = nodes.len() - left_out - in_doubt;
-    let how = if passed > 0 { "passed" } else { "ended, but no node passed" };
-    let mut message = format!(
-        "network check {how}: {}, {}, {:.2} s",
-        diagnosis::counted::counted(passed, "node"),
-        diagnosis::counted::counted(rounds.len(), "round"),
-        took.as_secs_f64()
-    );
+    let facts =
+        format!("{}, {:.2} s", diagnosis::counted::counted(rounds.len(), "round"), took.as_secs_f64());
+    let mut message = match passed {
+        0 => format!("network check ended, but no node passed: {facts}"),
+        _ => format!("network check passed: {}, {facts}", diagnosis::counted::counted(passed, "node")),
+    };
     if in_doubt > 0 {
         message.push_str(&format!("; also admitted: {in_doubt_names}"));
     }

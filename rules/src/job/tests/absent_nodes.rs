@@ -19,7 +19,7 @@ fn running_fenced() -> Test {
     }
     let assigned = test.hosted("a", 0);
     assert!(
-        matches!(&assigned[0], Effect::Push { push: Push::Seat(assignment), .. } if assignment.fence.is_some()),
+        matches!(&assigned[0], Effect::Push { push: Push::Assigned(assignment), .. } if assignment.fence.is_some()),
         "{assigned:?}"
     );
     test

@@ -128,8 +128,10 @@ fn the_job_ends_when_the_launcher_that_serves_the_master_is_stopped() {
 #[test]
 fn a_launcher_that_serves_the_master_alone_leaves_at_once() {
     let mut test = embedded(OnGiveUp::FailJob, &["a"]);
-    let verdict = JobVerdict::Failed(JobFailure::Deserted);
+    let verdict = JobVerdict::Failed(JobFailure::Stopped { signal: 15 });
     assert_eq!(test.leave("a"), [forget("a"), finish(&verdict)]);
+    let failure = JobFailure::Stopped { signal: 2 };
+    assert_eq!(failure.to_string(), "the launcher was stopped by SIGINT (Ctrl-C)");
 }
 
 #[test]

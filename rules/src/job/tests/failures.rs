@@ -28,7 +28,7 @@ fn a_failure_after_a_peers_stream_broke_is_secondary() {
         let mut test = Test::running(fail_job(), terms(1, 3), &["a", "b", "c"]);
         assert_eq!(test.send(Event::LinkBroken { node: id("c") }), []);
         // The node that reports it is notified as well, and so is not charged.
-        let first = "the connection of node rank 2 (host-c, 10.0.0.3) broke";
+        let first = "the connection of node rank 2 (host-c, 10.0.0.3) to the job master broke";
         let reason = format!("{REASON}, after {first}");
         let why = Regroup::WorkersFailed { node: named("b", Some(1)), reason };
         assert_eq!(test.workers_fail("b", 0, gives_up), regrouped(0, &["a", "b", "c"], &why));
@@ -188,7 +188,7 @@ fn a_rank_that_is_lost_once_too_often_fails_the_job_and_is_named() {
         rank: NodeRank(1),
         node: named("c", Some(1)),
         limit: 1,
-        reason: BROKE.into(),
+        reason: format!("was lost: {BROKE}"),
     };
     let verdict = JobVerdict::Failed(failure);
     assert_eq!(
@@ -240,7 +240,7 @@ fn a_lost_spare_is_charged_to_no_rank() {
 #[test]
 fn an_announced_leave_charges_nothing() {
     let mut test = Test::running(Policy { restart_count: 0, ..policy() }, terms(1, 2), &["a", "b"]);
-    let gone = Log::Gone { node: named("b", Some(1)), reason: STOPPED.into(), losses: 0, limit: 0 };
+    let gone = Log::Gone { node: named("b", Some(1)), gone: gone_for(STOPPED), losses: Some(0), limit: 0 };
     assert_eq!(
         test.leave("b"),
         all([vec![forget("b"), Effect::Log(gone)], regrouped(0, &["a"], &node_gone("b", Some(1), STOPPED))])

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::{
+    hang::{HangNotice, HangReport, HangSources, HangTerms, HangVerdict, HangingNode, OnHang, Suspect},
     ids::Rank,
     job::hangs::DUMP_TIMEOUT,
-    training::{HangNotice, HangReport, HangSources, HangTerms, HangVerdict, HangingNode, OnHang, Suspect},
 };
 
 const TIMEOUT: Duration = Duration::from_secs(300);

@@ -5,6 +5,7 @@
 
 mod absent_nodes;
 mod checking;
+mod checkpoints;
 mod ending;
 mod failures;
 mod growth;
@@ -63,6 +64,7 @@ fn terms(min_nodes: u32, max_nodes: u32) -> Terms {
         require_uniform: false,
         check: None,
         hang: None,
+        save_at_breakpoint: false,
     }
 }
 
@@ -91,6 +93,7 @@ fn request(name: &str, terms: &Terms) -> JoinRequest {
         after: None,
         checked: None,
         question_port: 0,
+        shards: Vec::new(),
     }
 }
 
@@ -162,7 +165,7 @@ impl Test {
         let effects =
             self.send(Event::Hosted { node: id(name), round, master_addr: None, master_port: PORT });
         for effect in &effects {
-            if let Effect::Push { node, push: Push::Seat(_) } = effect {
+            if let Effect::Push { node, push: Push::Assigned(_) } = effect {
                 assert_eq!(self.send(Event::AssignmentTaken { node: node.clone(), round }), []);
             }
         }
@@ -237,6 +240,7 @@ fn world(round: u32, names: &[&str]) -> World {
         master_addr: address(names[0]),
         master_port: PORT,
         fence: None,
+        restore: Vec::new(),
     }
 }
 
@@ -247,7 +251,7 @@ fn assignments(round: u32, names: &[&str]) -> Vec<Effect> {
     assignments
         .map(|(member, assignment)| Effect::Push {
             node: member.node_id.clone(),
-            push: Push::Seat(assignment),
+            push: Push::Assigned(assignment),
         })
         .collect()
 }
@@ -280,11 +284,22 @@ fn regrouped(round: u32, names: &[&str], why: &Regroup) -> Vec<Effect> {
 }
 
 fn node_gone(name: &str, rank: Option<u32>, reason: &str) -> Regroup {
-    Regroup::NodeGone { node: named(name, rank), reason: reason.into() }
+    Regroup::NodeGone { node: named(name, rank), gone: gone_for(reason) }
+}
+
+fn gone_for(reason: &str) -> Gone {
+    let is_lost = ![STOPPED, REASON].contains(&reason);
+    let reason = reason.to_owned();
+    match &*reason {
+        _ if is_lost => Gone::Lost { reason },
+        STOPPED => Gone::Left { reason },
+        _ => Gone::Failed { reason },
+    }
 }
 
 fn gone(name: &str, rank: Option<u32>, reason: &str, losses: u32) -> Effect {
-    Effect::Log(Log::Gone { node: named(name, rank), reason: reason.into(), losses, limit: 1 })
+    let losses = rank.map(|_| losses);
+    Effect::Log(Log::Gone { node: named(name, rank), gone: gone_for(reason), losses, limit: 1 })
 }
 
 fn hang_up(name: &str) -> Effect {

@@ -42,7 +42,7 @@ fn assignments_with(round: u32, names: &[&str], from_disk: &[&str]) -> Vec<Effec
     assignments
         .map(|(member, assignment)| Effect::Push {
             node: member.node_id.clone(),
-            push: Push::Seat(assignment),
+            push: Push::Assigned(assignment),
         })
         .collect()
 }
@@ -173,7 +173,7 @@ fn a_file_that_takes_too_long_is_ignored_when_it_arrives() {
     let mut test = Test::new(policy_with_file(), terms(2, 2));
     assert_eq!(test.join("a"), []);
     assert_eq!(test.join("b"), [Effect::ReadTopology]);
-    let reason = "it could not be read within 5 s".to_owned();
+    let reason = "the topology file could not be read within 5 s".to_owned();
     assert_eq!(
         test.due(),
         all([vec![Effect::Log(Log::TopologyUnusable { reason })], placed(0, &["a", "b"])])
@@ -212,4 +212,13 @@ fn a_node_that_is_lost_before_it_had_a_rank_charges_none() {
 fn a_single_node_needs_no_file() {
     let mut test = Test::new(policy_with_file(), terms(1, 1));
     assert_eq!(test.join("a"), placed(0, &["a"]));
+}
+
+#[test]
+fn a_node_is_named_by_the_rank_that_it_has_and_not_by_the_one_that_it_asked_for() {
+    let mut test = Test::new(policy(), terms(2, 2));
+    assert_eq!(test.join_as("a", 0), []);
+    assert_eq!(test.join_as("b", 5), placed(0, &["a", "b"]));
+    assert_eq!(test.hosted("a", 0), assignments(0, &["a", "b"]));
+    assert_eq!(test.lose("b")[..3], [hang_up("b"), forget("b"), gone("b", Some(1), BROKE, 1)]);
 }

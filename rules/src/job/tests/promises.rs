@@ -157,7 +157,7 @@ impl Promises {
                 prop_assert!(is_answer, "after the end: {effect:?}");
             }
             match effect {
-                Effect::Push { node, push: Push::Seat(assignment) } => {
+                Effect::Push { node, push: Push::Assigned(assignment) } => {
                     self.check_assignment(job, node, assignment)?
                 }
                 Effect::Finish { verdict } => {

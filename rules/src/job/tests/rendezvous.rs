@@ -229,21 +229,21 @@ fn each_point_that_differs_is_refused_by_name() {
     for (theirs, point) in [
         (
             Terms { run_id: RunId("other".into()), ..job() },
-            "the job has rdzv-id=job, this node has rdzv-id=other",
+            "the job has rdzv-id=job, the joining node has rdzv-id=other",
         ),
-        (terms(2, 3), "the job has nnodes=2:4, this node has nnodes=2:3"),
-        (Terms { node_unit: 2, ..job() }, "the job has node-unit=1, this node has node-unit=2"),
+        (terms(2, 3), "the job has nnodes=2:4, the joining node has nnodes=2:3"),
+        (Terms { node_unit: 2, ..job() }, "the job has node-unit=1, the joining node has node-unit=2"),
         (
             Terms { last_call: Duration::from_millis(500), ..job() },
-            "the job has lastcall_timeout=30, this node has lastcall_timeout=0.5",
+            "the job has lastcall_timeout=30, the joining node has lastcall_timeout=0.5",
         ),
         (
             Terms { join_timeout: GRACE, ..job() },
-            "the job has join_timeout=600, this node has join_timeout=2",
+            "the job has join_timeout=600, the joining node has join_timeout=2",
         ),
         (
             Terms { require_uniform: true, ..job() },
-            "the job has require-uniform=false, this node has require-uniform=true",
+            "the job has require-uniform=false, the joining node has require-uniform=true",
         ),
     ] {
         let mut test = Test::new(policy(), job());
@@ -251,7 +251,10 @@ fn each_point_that_differs_is_refused_by_name() {
         let reason = Refusal::Differs { point: point.into() };
         let refused = Effect::Refuse { node: id("b"), name: named("b", None), reason: reason.clone() };
         assert_eq!(test.send(Event::Joined(request("b", &theirs))), [refused]);
-        assert_eq!(reason.to_string(), format!("{point}; give every node the same command line"));
+        assert_eq!(
+            reason.to_string(),
+            format!("{point}; give every node the same command line and environment")
+        );
         assert!(!test.job.knows(&id("b")));
     }
 }
@@ -269,7 +272,7 @@ fn a_timeout_names_the_last_node_that_was_refused() {
     assert_eq!(
         timed_out(&effects),
         "1 of 2 nodes joined within 600 s; rejected 2 nodes, the last of them a node (host-c, 10.0.0.3): the job has \
-         nnodes=2:2, this node has nnodes=2:3; give every node the same command line"
+         nnodes=2:2, the joining node has nnodes=2:3; give every node the same command line and environment"
     );
 }
 
@@ -313,7 +316,8 @@ fn unequal_nodes_are_welcome_unless_the_job_wants_them_uniform() {
     );
     assert_eq!(
         reason.to_string(),
-        "the job's nodes must have the same number of workers: they have 2, this one has 3"
+        "the job's nodes must have the same number of workers: they have 2, the joining node has 3; give every node \
+         the same nproc-per-node, or leave require-uniform out"
     );
 }
 
@@ -351,7 +355,7 @@ fn only_the_host_of_this_round_opens_its_store() {
         .assignments()
         .map(|(member, assignment)| Effect::Push {
             node: member.node_id.clone(),
-            push: Push::Seat(assignment),
+            push: Push::Assigned(assignment),
         })
         .collect();
     assert_eq!(test.send(hosted), assignments);

@@ -24,7 +24,7 @@ fn a_newcomer_to_a_rank_whose_holder_lives_is_refused_with_both_named() {
     let reason = Refusal::Held { rank: NodeRank(1), holder, newcomer };
     assert_eq!(
         reason.to_string(),
-        "node rank 1 is held by node rank 1 (host-b, 10.0.0.2), which is alive, so node rank 1 (host-c, \
+        "node rank 1 is held by node rank 1 (host-b, 10.0.0.2), which is connected, so node rank 1 (host-c, \
          10.0.0.3) cannot take it; give each node a node rank of its own (NODE_RANK), or stop the other \
          launcher first"
     );
@@ -100,7 +100,9 @@ fn the_newcomer_is_notified_of_the_end_when_it_replaces_once_too_often() {
     assert_eq!(test.send(Event::LinkBroken { node: id("a") }), []);
     let reason = LossCause::Replaced.to_string();
     let (rank, node) = (NodeRank(0), named("a", Some(0)));
-    let log = Log::Gone { node: node.clone(), reason: reason.clone(), losses: 1, limit: 0 };
+    let gone = Gone::Lost { reason };
+    let reason = gone.to_string();
+    let log = Log::Gone { node: node.clone(), gone, losses: Some(1), limit: 0 };
     let verdict = JobVerdict::Failed(JobFailure::Exhausted { rank, node, limit: 0, reason });
     assert_eq!(
         test.join_as("b", 0),

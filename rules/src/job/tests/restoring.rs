@@ -180,7 +180,7 @@ fn a_claimant_of_another_job_is_refused() {
     let mut test = new(1, 3);
     assert_eq!(test.resume("a", 7, ABC, WorkersState::Running), [restoring(7, 3)]);
     test.terms = terms(1, 4);
-    let point = "the job has nnodes=1:3, this node has nnodes=1:4".into();
+    let point = "the job has nnodes=1:3, the joining node has nnodes=1:4".into();
     let refused =
         Effect::Refuse { node: id("b"), name: named("b", None), reason: Refusal::Differs { point } };
     assert_eq!(test.resume("b", 7, ABC, WorkersState::Running), [refused]);

@@ -14,7 +14,12 @@ fn local() -> LocalCheck {
 }
 
 fn checked_join(attempt: u32, after: Option<u32>) -> Effect {
-    Effect::Join { attempt: Attempt(attempt), after: after.map(Round), checked: Some(local()) }
+    Effect::Join {
+        attempt: Attempt(attempt),
+        after: after.map(Round),
+        checked: Some(local()),
+        shards: Vec::new(),
+    }
 }
 
 fn locally_checked() -> Event {
@@ -186,7 +191,7 @@ fn a_long_test_shows_its_progress() {
     assert_eq!(group.handle(Moment::START, ordered(at(0, 0))), testing(at(0, 0)));
     let probed = Probed::Unfinished { bytes: 3 << 20, total: 9 << 20, elapsed: TTL, idle: Duration::ZERO };
     let probing = Event::Probing { at: at(0, 0), probed: probed.clone() };
-    let report = Effect::ReportProgress { at: at(0, 0), probed };
+    let report = Effect::ReportTestProgress { at: at(0, 0), probed };
     let tell =
         Effect::Notify(Notice::TestRunning { at: at(0, 0), bytes: 3 << 20, total: 9 << 20, elapsed: TTL });
     let told = [tell, report.clone()];

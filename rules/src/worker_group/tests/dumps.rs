@@ -1,7 +1,7 @@
 //! Orders to take stacks, of a master that is broken or hostile.
 
 use super::*;
-use crate::training::{HangSources, HangTerms, OnHang};
+use crate::hang::{HangSources, HangTerms, OnHang};
 
 const INTERVAL: Duration = Duration::from_secs(30);
 

@@ -1,7 +1,7 @@
 //! The master is lost: the jurors are asked, and the workers keep running or are killed.
 
 use super::*;
-use crate::fence::{Answer, FenceTerms, Finding, Juror};
+use crate::fence::{Answer, FenceFinding, FenceTerms, Juror};
 
 const LEASE: Duration = Duration::from_secs(12);
 
@@ -27,7 +27,7 @@ fn heard(secs: u64) -> Event {
 fn fenced_and_running() -> WorkerGroup {
     let mut group = joining(0);
     let assignment = fenced(0);
-    let _ = group.handle(at(0), Event::Pushed(Push::Seat(assignment)));
+    let _ = group.handle(at(0), Event::Pushed(Push::Assigned(assignment)));
     assert_eq!(group.handle(at(0), prepared(0)), [Effect::Spawn { round: Round(0) }]);
     group
 }
@@ -41,7 +41,7 @@ fn answered(answers: &[Answer]) -> Event {
     Event::Answered { round: Round(0), answers: answers.to_vec(), is_master_gone: false }
 }
 
-fn told(silent: u64, found: Option<Finding>) -> Effect {
+fn told(silent: u64, found: Option<FenceFinding>) -> Effect {
     Effect::Notify(Notice::Fenced { silent: Duration::from_secs(silent), found, limit: JOIN })
 }
 
@@ -56,7 +56,7 @@ fn a_node_whose_peer_has_the_master_kills_its_workers_and_joins_again_uncharged(
     assert_eq!(group.handle(at(8), answered(&[Answer::Connected])), []);
     assert_eq!(group.handle(at(8), Event::Deadline), [asking()]);
     let killed = group.handle(at(10), Event::Deadline);
-    assert_eq!(killed, [told(10, Some(Finding::CutOff)), Effect::KillTree]);
+    assert_eq!(killed, [told(10, Some(FenceFinding::CutOff)), Effect::KillTree]);
     assert_eq!(group.deadline(), Some(at(10) + KILL_TIMEOUT));
     assert_eq!(group.handle(at(10), exited(0, 0, ExitCause::Signal(9))), []);
     assert_eq!((group.handle(at(10), gone(0)), group.kill_at()), (vec![], None));
@@ -93,10 +93,10 @@ fn a_launcher_that_stood_still_finds_its_workers_killed_and_is_not_charged() {
 fn a_late_assignment_starts_no_workers() {
     let mut group = joining(0);
     let assignment = fenced(0);
-    assert_eq!(group.handle(at(11), Event::Pushed(Push::Seat(assignment))), [join(0, Some(0))]);
+    assert_eq!(group.handle(at(11), Event::Pushed(Push::Assigned(assignment))), [join(0, Some(0))]);
     let mut group = joining(0);
     let assignment = fenced(0);
-    let _ = group.handle(at(0), Event::Pushed(Push::Seat(assignment)));
+    let _ = group.handle(at(0), Event::Pushed(Push::Assigned(assignment)));
     assert_eq!(group.handle(at(11), prepared(0)), [told(11, None), join(0, Some(0))]);
 }
 
@@ -130,6 +130,6 @@ fn the_standpoint_is_the_last_round_that_is_over() {
     let _ = group.handle(at(1), regroup(0));
     let _ = group.handle(at(1), gone(0));
     let assignment = fenced(1);
-    let _ = group.handle(at(1), Event::Pushed(Push::Seat(assignment)));
+    let _ = group.handle(at(1), Event::Pushed(Push::Assigned(assignment)));
     assert_eq!((of(&group, 0), of(&group, 1)), (Answer::MovedOn, Answer::Lost));
 }

@@ -1,11 +1,14 @@
 //! Events in, the whole effect list out.
 
 mod accelerators;
+mod checkpoints;
 mod checks;
 mod dumps;
 mod fencing;
 mod link;
+mod missing_progress;
 mod promises;
+mod warm;
 mod workers;
 
 use super::*;
@@ -36,6 +39,9 @@ fn limits(max_restarts: u32) -> Limits {
         has_accelerators: false,
         gpu_share: None,
         hang: None,
+        reports_missing_progress: false,
+        warm: None,
+        save_at_breakpoint: false,
     }
 }
 
@@ -55,11 +61,12 @@ fn assignment(round: u32, workers: u32) -> Assignment {
         master_port: 29500,
         restore_from_disk: false,
         fence: None,
+        restore: Vec::new(),
     }
 }
 
 fn assigned(round: u32, workers: u32) -> Event {
-    Event::Pushed(Push::Seat(assignment(round, workers)))
+    Event::Pushed(Push::Assigned(assignment(round, workers)))
 }
 
 /// The stream is open and the node has joined.
@@ -145,7 +152,7 @@ fn job_succeeded() -> Event {
 }
 
 fn join(attempt: u32, after: Option<u32>) -> Effect {
-    Effect::Join { attempt: Attempt(attempt), after: after.map(Round), checked: None }
+    Effect::Join { attempt: Attempt(attempt), after: after.map(Round), checked: None, shards: Vec::new() }
 }
 
 fn succeeded_in(round: u32) -> Effect {
@@ -165,7 +172,7 @@ fn finished(outcome: Outcome) -> Effect {
 }
 
 fn regrouping() -> Effect {
-    Effect::Notify(Notice::Regrouping { why: "a peer failed".into() })
+    Effect::Notify(Notice::Regrouping { why: "a peer failed".into(), on_all: true })
 }
 
 fn resumed(round: u32, workers_state: WorkersState) -> Effect {

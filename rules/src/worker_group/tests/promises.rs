@@ -2,6 +2,8 @@
 
 use proptest::prelude::*;
 
+use checkpoint::message::FromSaver;
+
 use super::*;
 
 fn any_round() -> impl Strategy<Value = Round> {
@@ -14,6 +16,10 @@ fn any_cause() -> impl Strategy<Value = ExitCause> {
 
 fn reason() -> String {
     "r".into()
+}
+
+fn saver_says(said: FromSaver) -> Event {
+    Event::SaverSaid { said: Box::new(said) }
 }
 
 fn any_event() -> impl Strategy<Value = Event> {
@@ -45,6 +51,10 @@ fn any_event() -> impl Strategy<Value = Event> {
         3 => Just(away()),
         1 => Just(Event::EndNoted),
         1 => Just(Event::GuardDied { cause: SEGV }),
+        3 => Just(Event::SaverWanted),
+        3 => (0_u32..4).prop_map(|round| saver_says(FromSaver::State { round: Some(round), shards: Vec::new() })),
+        1 => Just(saver_says(FromSaver::Finished {})),
+        1 => Just(Event::SaverEnded { reason: reason() }),
         4 => Just(Event::Deadline),
     ]
 }

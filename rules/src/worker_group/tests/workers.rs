@@ -27,7 +27,7 @@ fn a_node_whose_ranks_moved_restores_from_disk_whatever_moved_them() {
     assert_eq!(group.handle(Moment::START, gone(0)), [join(0, Some(0))]);
     let moved = Assignment { first_rank: 2, first_role_rank: 2, node_rank: NodeRank(0), ..assignment(1, 1) };
     let told = Assignment { restore_from_disk: true, ..moved.clone() };
-    let effects = group.handle(Moment::START, Event::Pushed(Push::Seat(moved)));
+    let effects = group.handle(Moment::START, Event::Pushed(Push::Assigned(moved)));
     assert_eq!(effects.first(), Some(&Effect::Prepare { assignment: told, attempt: group.attempt() }));
 }
 
@@ -511,8 +511,12 @@ fn notices_read_well() {
             "rank 5 (local rank 1, pid 101) exited with code 3; restarting all workers (restart 1 of 3)",
         ),
         (
-            Notice::Regrouping { why: "2 more nodes joined".into() },
+            Notice::Regrouping { why: "2 more nodes joined".into(), on_all: true },
             "2 more nodes joined; all nodes restart their workers",
+        ),
+        (
+            Notice::Regrouping { why: "the round is over".into(), on_all: false },
+            "the round is over; this node stops its workers and joins again",
         ),
         (
             Notice::Assigned(assignment(3, 2)),
@@ -543,7 +547,7 @@ fn notices_read_well() {
 fn a_single_node_shows_no_assignment() {
     let mut group = joining(0);
     let alone = Assignment { node_rank: NodeRank(0), nodes: 1, ..assignment(0, 1) };
-    let effects = group.handle(Moment::START, Event::Pushed(Push::Seat(alone.clone())));
+    let effects = group.handle(Moment::START, Event::Pushed(Push::Assigned(alone.clone())));
     assert_eq!(effects, [Effect::Prepare { assignment: alone, attempt: Attempt(0) }]);
 }
 
@@ -554,7 +558,7 @@ fn a_node_that_others_have_left_shows_that_it_continues_alone() {
     assert_eq!(group.handle(Moment::START, exited(0, 0, TERM)), []);
     assert_eq!(group.handle(Moment::START, gone(0)), [join(0, Some(0))]);
     let alone = Assignment { node_rank: NodeRank(0), nodes: 1, ..assignment(1, 1) };
-    let effects = group.handle(Moment::START, Event::Pushed(Push::Seat(alone.clone())));
+    let effects = group.handle(Moment::START, Event::Pushed(Push::Assigned(alone.clone())));
     let prepare = Effect::Prepare { assignment: alone.clone(), attempt: Attempt(0) };
     assert_eq!(effects, [prepare, Effect::Notify(Notice::Assigned(alone))]);
 }

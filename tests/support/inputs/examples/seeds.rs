@@ -4,6 +4,11 @@
 use std::{fs, io, path::PathBuf, time::Duration};
 
 use agent::frame::{FromGuard, ToGuard, WorkerSpec, encode};
+use checkpoint::{
+    job::Order,
+    manifest::Manifest,
+    message::{Dir, Format, RestorePoint, RestoreSource, ShardFile, ShardState},
+};
 use diagnosis::{
     exclusion::Exclusion,
     gpus::{Gpu, GpuProcess, GpuTrouble, Inventory, NvLink, Vendor},
@@ -16,7 +21,8 @@ use dlrover_inputs::{
 use master::journal_bytes;
 use master_proto::{
     convert::{
-        Payload, StreamMessage, check_report, detail_report, end_report, inventory_report, join_request,
+        Payload, StreamMessage, check_report, checkpoint_report, detail_report, end_report, inventory_report,
+        join_request,
     },
     pb,
 };
@@ -26,6 +32,7 @@ use rules::{
     LocalRank, Moment, NodeId, NodeRank, Rank, Round, RunId,
     check_order::{CheckOrder, CheckReport, CheckRound, Checked, Partner, Test},
     check_terms::{CheckTerms, OnInconclusive},
+    checkpoints::CheckpointReport,
     failure::{ExitCause, WorkerFailure},
     job::{Claim, Event, NodeEnd, WorkersState},
     last_lines::Output,
@@ -60,6 +67,30 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
             r#"{"progress":{"bytes":5,"total":9}}"#,
             r#"{"version":1,"comm_ms":1,"checksum_ok":false}"#,
         ]),
+        "ckpt_line" => texts(&[
+            r#"{"type":"hello","v":1,"run_id":"j","dir":"/ckpt","rank":1,"world":2,"local_rank":1,"shard":1,"n_shards":2,"replicated":false,"role":"writer","round":0,"format":"dcp","keep":{"latest":3}}"#,
+            r#"{"type":"alloc","bytes":8192,"layout_id":7}"#,
+            r#"{"type":"begin","step":10,"layout_id":7,"wait":true}"#,
+            r#"{"type":"commit","step":10,"slot":1,"storage":"disk","path":"","writes_disk":true}"#,
+            r#"{"type":"load","step":null}"#,
+            r#"{"type":"wait","step":10,"timeout_s":1.5}"#,
+            r#"{"type":"workers_gone","round":3}"#,
+            r#"{"type":"log","level":"warn","text":"slow"}"#,
+            r#"{"type":"finished"}"#,
+        ]),
+        "ckpt_manifest" => texts(&[
+            r#"{"version":1,"step":7,"world":2,"n_shards":1,"replicated":true,"format":"pt","shards":[{"shard":0,"rank":0,"n_shards":1,"world":2,"replicated":true,"format":"pt","file":"7/rank_0.pt","bytes":10,"chunk_bytes":67108864,"crc32":[1]}]}"#,
+            "7",
+            "7\n",
+        ]),
+        "ckpt_slot" => vec![
+            [
+                &b"DLRFCKP1\x01\0\0\0\0\x10\0\0"[..],
+                &[0; 4080],
+                br#"{"tensors":[["w","float32",[2],0,8,0],["v","bfloat16",[1,2],64,4]],"tree":{"d":[["w",{"T":0}],["v",{"l":[{"T":1},{"f":"0x1p-1"},{"i":"99"}]}]]}}"#,
+            ]
+            .concat(),
+        ],
         "error_file" => texts(&[
             r#"{"message":{"message":"ValueError: boom","extraInfo":{"py_callstack":"Traceback\n  x","timestamp":"1763683200"}}}"#,
             r#"{"message":"text","timestamp":123}"#,
@@ -220,6 +251,7 @@ fn terms(nodes: u32, check: Option<CheckTerms>) -> Terms {
         require_uniform: false,
         check,
         hang: None,
+        save_at_breakpoint: false,
     }
 }
 
@@ -264,6 +296,7 @@ fn request(node: &str, terms: Terms) -> JoinRequest {
         after: None,
         checked: has_check.then_some(Checked { local, port: 4000 }),
         question_port: 4711,
+        shards: Vec::new(),
     }
 }
 
@@ -310,6 +343,13 @@ fn assignment() -> Assignment {
         master_port: 29500,
         restore_from_disk: true,
         fence: None,
+        restore: vec![RestorePoint {
+            dir: checkpoint_dir(),
+            step: 40,
+            source: RestoreSource::Disk,
+            pending: Some(50),
+            given_up: 1,
+        }],
     }
 }
 
@@ -335,7 +375,7 @@ fn payloads() -> Vec<Payload> {
     let (beat, timeout) = (Some(Duration::from_secs(1)), Some(Duration::from_secs(2)));
     let pushes = [
         Push::Host { round: Round(1), fresh_port: true },
-        Push::Seat(assignment()),
+        Push::Assigned(assignment()),
         Push::Regroup { round: Round(2), why: "w".into(), is_secondary: true },
         Push::Refused { reason: "full".into() },
         Push::RootCause(Box::new(RootCause { round: Round(2), node: name(), detail: failure_detail() })),
@@ -351,6 +391,16 @@ fn payloads() -> Vec<Payload> {
         Push::Check(order),
         Push::CancelCheck(CheckRound { check: 1, round: 2 }),
         Push::Excluded(exclusion),
+        Push::Checkpoint(Order::Commit { dir: checkpoint_dir(), step: 40, manifest: Box::new(manifest()) }),
+        Push::Checkpoint(Order::Committed { dir: checkpoint_dir(), step: 40 }),
+        Push::Checkpoint(Order::Persist { dir: checkpoint_dir(), step: 40 }),
+        Push::Checkpoint(Order::Fail {
+            dir: checkpoint_dir(),
+            step: 40,
+            saved_in: 3,
+            given_up: 1,
+            reason: "r".into(),
+        }),
     ];
     let welcome = Payload::Welcome { beat, session: 7, timeout };
     std::iter::once(welcome).chain(pushes.map(Payload::Push)).collect()
@@ -410,6 +460,62 @@ fn detail(node: &str, round: u32) -> pb::DetailReport {
     detail_report(node.into(), Round(round), failure_detail())
 }
 
+fn checkpoint_dir() -> Dir {
+    Dir::try_from("/ckpt").expect("an absolute path")
+}
+
+fn shard_state(shard: u32) -> ShardState {
+    ShardState {
+        dir: checkpoint_dir(),
+        shard,
+        n_shards: 2,
+        replicated: false,
+        world: 2,
+        rank: shard,
+        steps: vec![30, 40],
+        wishes: vec![40],
+        disk_step: Some(20),
+    }
+}
+
+fn shard_file(shard: u32) -> ShardFile {
+    ShardFile {
+        shard,
+        rank: shard,
+        n_shards: 2,
+        world: 2,
+        replicated: false,
+        format: Format::Dcp,
+        file: format!("40/__{shard}_0.distcp"),
+        bytes: 9,
+        chunk_bytes: 64 << 20,
+        crc32: vec![7],
+        also: Vec::new(),
+    }
+}
+
+fn manifest() -> Manifest {
+    Manifest {
+        version: 1,
+        step: 40,
+        world: 2,
+        n_shards: 2,
+        replicated: false,
+        format: Format::Dcp,
+        time: None,
+        shards: vec![shard_file(0), shard_file(1)],
+    }
+}
+
+fn checkpoint(node: &str, report: CheckpointReport) -> Vec<u8> {
+    checkpoint_report(node.into(), report).encode_to_vec()
+}
+
+fn persisted(shard: u32) -> CheckpointReport {
+    let shard = Box::new(shard_file(shard));
+    CheckpointReport::Persisted { dir: checkpoint_dir(), step: 40, saved_in: 0, given_up: 0, shard }
+}
+
 /// One of each kind, with its number.
 fn messages() -> Vec<(u8, Vec<u8>)> {
     let mut all = vec![
@@ -439,6 +545,19 @@ fn messages() -> Vec<(u8, Vec<u8>)> {
     ] {
         all.push((6, end_report(&NodeId("a".into()), end).encode_to_vec()));
     }
+    let (dir, step) = (checkpoint_dir(), 40);
+    for report in [
+        CheckpointReport::Kept,
+        CheckpointReport::InMemory { shards: vec![shard_state(0), shard_state(1)], last: true },
+        persisted(1),
+        CheckpointReport::Committed { dir: dir.clone(), step },
+        CheckpointReport::Failed { dir, step, shard: Some(1), saved_in: Some(0), reason: "r".into() },
+        CheckpointReport::Closed,
+    ] {
+        all.push((11, checkpoint("a", report)));
+    }
+    let keeping = JoinRequest { shards: vec![shard_state(0)], ..request("b", terms(2, None)) };
+    all.push((0, join_request(keeping).encode_to_vec()));
     for payload in payloads() {
         let message = StreamMessage { epoch: 7, seq: 9, payload: Some(payload) };
         all.push((7, pb::StreamMessage::from(message).encode_to_vec()));
@@ -470,7 +589,7 @@ fn jobs() -> Vec<Vec<u8>> {
         (
             12,
             5,
-            pb::BeatRequest { node_id: node.into(), seated_round: Some(round), session: 7 }.encode_to_vec(),
+            pb::BeatRequest { node_id: node.into(), taken_round: Some(round), session: 7 }.encode_to_vec(),
         )
     };
     let subscribe = |node: &str| (8, 0, subscribe(node));
@@ -520,6 +639,19 @@ fn jobs() -> Vec<Vec<u8>> {
         vec![(11, 0, Vec::new()); 12],
         vec![end("c", NodeEnd::Left { signal: 15 }), (11, 0, Vec::new())],
     ];
+    let report = |node: &str, report| (17, 0, checkpoint(node, report));
+    let in_memory = |shard| CheckpointReport::InMemory { shards: vec![shard_state(shard)], last: false };
+    let (dir, step) = (checkpoint_dir(), 40);
+    let saved = [
+        begun(&["a", "b"], None),
+        vec![hosted("a", 0), beat("a", 0), beat("b", 0)],
+        vec![report("a", CheckpointReport::Kept), report("b", CheckpointReport::Kept)],
+        vec![report("a", in_memory(0)), report("b", in_memory(1))],
+        vec![report("a", persisted(0)), report("b", persisted(1))],
+        vec![(15, 3, Vec::new()), report("a", CheckpointReport::Committed { dir, step })],
+        vec![end("a", NodeEnd::Left { signal: 15 }), end("b", NodeEnd::Left { signal: 15 })],
+        vec![report("a", CheckpointReport::Closed), (11, 0, Vec::new()), (11, 0, Vec::new())],
+    ];
     let placed = [begun(&["a", "b"], None), vec![(13, 0, b"s p 10.0.0.1\n".to_vec()), (11, 0, Vec::new())]];
     let input = |flags: u8, words: Vec<(u8, u8, Vec<u8>)>| {
         let steps = words.iter().map(|(kind, by, bytes)| Step { kind: *kind, by: *by, bytes });
@@ -531,6 +663,7 @@ fn jobs() -> Vec<Vec<u8>> {
         input(0, checked.concat()),
         input(4, broken.concat()),
         input(1, placed.concat()),
+        input(0, saved.concat()),
     ]
 }
 

@@ -58,7 +58,7 @@ struct World {
 impl World {
     fn take(&mut self, step: steps::Step<'_>) {
         self.now = self.now + Duration::from_millis(1) * 2u32.pow(u32::from(step.by % 20));
-        match step.kind % 17 {
+        match step.kind % 18 {
             10 => self.hear(Input::Deadline),
             11 => {
                 self.now = self.master.deadline().unwrap_or(self.now).max(self.now);
@@ -67,7 +67,7 @@ impl World {
             12 => {
                 let Ok(beat) = pb::BeatRequest::decode(step.bytes) else { return };
                 let Ok(node) = sender(beat.node_id) else { return };
-                self.hear(Input::Beat { node, taken_round: beat.seated_round.map(Round) });
+                self.hear(Input::Beat { node, taken_round: beat.taken_round.map(Round) });
             }
             13 => {
                 let Ok(text) = std::str::from_utf8(step.bytes) else { return };
@@ -82,15 +82,15 @@ impl World {
             }
             15 => self.start_again(),
             kind => {
-                // 10 is taken.
-                let kind = if kind == 16 { 10 } else { kind };
+                // 10 and 11 are taken.
+                let kind = if kind >= 16 { kind - 6 } else { kind };
                 let Some(event) = wire::event(kind, step.bytes) else { return };
                 match &event {
                     Event::Subscribed { node } => {
                         self.subscribed.insert(node.clone());
                     }
-                    Event::FailureDetailed { .. } => {}
-                    // The shell takes only this message of a node without a stream.
+                    Event::FailureDetailed { .. } | Event::CheckpointReported { .. } => {}
+                    // The shell takes only these messages of a node without a stream.
                     other if !other.speaker().is_some_and(|node| self.subscribed.contains(node)) => return,
                     _ => {}
                 }

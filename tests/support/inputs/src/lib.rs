@@ -6,6 +6,7 @@
 
 mod agents;
 mod answers;
+mod checkpoints;
 mod gpu_texts;
 mod inventory;
 mod job;
@@ -20,8 +21,11 @@ mod wire;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 18] = [
+pub const TARGETS: [Target; 21] = [
     ("check_command", answers::check_command),
+    ("ckpt_line", checkpoints::line),
+    ("ckpt_manifest", checkpoints::manifest),
+    ("ckpt_slot", checkpoints::slot),
     ("error_file", agents::error_file),
     ("gate", wire::gate),
     ("gpu_topology", gpu_texts::gpu_topology),

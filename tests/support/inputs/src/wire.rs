@@ -1,14 +1,17 @@
 //! The conversion between the wire's messages and ours.
 
 use master_proto::{
-    convert::{Join, StreamMessage, check_report, detail_report, join_request, resume_request, sender},
+    convert::{
+        CheckpointMessage, Join, StreamMessage, check_report, checkpoint_report, detail_report, join_request,
+        resume_request, sender,
+    },
     pb,
 };
 use prost::Message;
 use rules::{check_order::CheckReport, job::Event};
 
 /// The number of message kinds here.
-pub(crate) const KINDS: u8 = 11;
+pub(crate) const KINDS: u8 = 12;
 
 /// One message of one kind. What is accepted can be encoded, and is accepted again unchanged.
 pub(crate) fn gate(bytes: &[u8]) {
@@ -44,6 +47,10 @@ pub(crate) fn gate(bytes: &[u8]) {
             let again = Event::try_from(detail_report(node.0.clone(), round, (*detail).clone()));
             assert_eq!(again, Ok(Event::FailureDetailed { node, round, detail }));
         }
+        Some(Event::CheckpointReported { node, report }) => {
+            let again = CheckpointMessage::try_from(checkpoint_report(node.0.clone(), (*report).clone()));
+            assert_eq!(again, Ok(CheckpointMessage::Report { node, report }));
+        }
         _ => {}
     }
 }
@@ -64,6 +71,10 @@ pub(crate) fn event(kind: u8, bytes: &[u8]) -> Option<Event> {
             node: sender(message::<pb::EndAcknowledgement>(bytes)?.node_id).ok()?,
         }),
         10 => Event::try_from(message::<pb::DetailReport>(bytes)?).ok(),
+        11 => match CheckpointMessage::try_from(message::<pb::CheckpointReport>(bytes)?).ok()? {
+            CheckpointMessage::Report { node, report } => Some(Event::CheckpointReported { node, report }),
+            CheckpointMessage::Progress { .. } => None,
+        },
         _ => None,
     }
 }

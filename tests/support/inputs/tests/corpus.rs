@@ -52,6 +52,6 @@ macro_rules! corpora {
 }
 
 corpora! {
-    check_command error_file gate gpu_topology guard inventory job journal journal_header mx_smi nvidia_smi proc_stat
-    ring_meet stack_json stack_upstream store switchbox topology
+    check_command ckpt_line ckpt_manifest ckpt_slot error_file gate gpu_topology guard inventory job journal
+    journal_header mx_smi nvidia_smi proc_stat ring_meet stack_json stack_upstream store switchbox topology
 }

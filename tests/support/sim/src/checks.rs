@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rules::{
     NodeId, NodeRank, Round,
+    checkpoints::CheckpointReport,
     failure::Outcome,
     job::{Effect, Event, Log, NodeEnd, WorkersState},
     node::Terms,
@@ -49,6 +50,9 @@ pub(crate) struct Checks {
     pub(crate) known: BTreeSet<(Round, (String, u16))>,
     /// The state in which each of them began.
     pub(crate) begun: BTreeMap<(Round, (String, u16)), u64>,
+    /// The step that counted when the nodes of a round were told what to restore, as the master knew.
+    pub(crate) floors: BTreeMap<Round, Option<u64>>,
+    committed: Option<u64>,
     last_world: Option<World>,
     /// The terms of that world.
     terms: Option<Terms>,
@@ -72,6 +76,8 @@ impl Checks {
             claimed: BTreeSet::new(),
             known: BTreeSet::new(),
             begun: BTreeMap::new(),
+            floors: BTreeMap::new(),
+            committed: None,
             last_world: None,
             terms: None,
             is_success_checked: false,
@@ -149,6 +155,15 @@ impl Simulation {
         if let Event::Joined(request) | Event::Resumed { request, .. } = event {
             self.checks.charged.remove(&request.node_id);
         }
+        if let Event::CheckpointReported { report, .. } = event
+            && let CheckpointReport::Committed { step, .. } = &**report
+        {
+            self.checks.committed = Some(*step);
+        }
+        if let Event::Hosted { round, .. } = event {
+            let committed = self.checks.committed;
+            self.checks.floors.entry(*round).or_insert(committed);
+        }
         if let Event::AssignmentTaken { node, round } = event {
             let world = self.master.shadow.world();
             if world.is_some_and(|world| world.round == *round && world.node_rank_of(node).is_some()) {
@@ -164,17 +179,15 @@ impl Simulation {
         let mut charged = 0;
         let limit = self.checks.limit;
         for effect in effects {
-            let Effect::Log(Log::Gone { node, losses, reason, .. }) = effect else { continue };
-            let Some(rank) = node.rank else {
-                // No requested rank is not rank 0.
-                if *losses > 0 {
-                    self.fail(|| format!("{node} has no rank and was charged: {event:?}"));
-                }
-                continue;
-            };
+            let Effect::Log(Log::Gone { node, losses, gone, .. }) = effect else { continue };
+            // No rank is not rank 0.
+            if node.rank.is_some() != losses.is_some() {
+                self.fail(|| format!("{node} was charged {losses:?}: {event:?}"));
+            }
+            let (Some(rank), Some(losses)) = (node.rank, losses) else { continue };
             let before = self.checks.ledger.insert(rank, *losses).unwrap_or_default();
             match losses.checked_sub(before) {
-                Some(0) if is_announced || reason.starts_with("its workers had not ended") => {}
+                Some(0) if is_announced || gone.reason().starts_with("its workers had not ended") => {}
                 Some(0) if self.is_assignment_perhaps_untaken(&node.node_id) => {}
                 Some(1) if !is_announced || was_excluded(&node.node_id) => {
                     charged += 1;
@@ -219,7 +232,7 @@ impl Simulation {
             Event::Resumed { request, claim } => (request, Some(claim)),
             _ => return,
         };
-        let is_told = effects.iter().any(|effect| match effect {
+        let is_sent_away = effects.iter().any(|effect| match effect {
             Effect::Push { node, push: Push::Regroup { .. } }
             | Effect::Push { node, push: Push::JobEnd(_) }
             | Effect::Push { node, push: Push::Excluded(_) }
@@ -228,12 +241,12 @@ impl Simulation {
         });
         let job = &self.master.shadow;
         let is_answered = match claim {
-            None => is_told || job.knows(&request.node_id),
+            None => is_sent_away || job.knows(&request.node_id),
             Some(claim) => {
                 let is_there = |world: &World| {
                     world.round == claim.round && world.node_rank_of(&request.node_id).is_some()
                 };
-                is_told
+                is_sent_away
                     || claim.workers_state == WorkersState::Stopping
                     || job.world().is_some_and(is_there)
                     // Rare, and not detectable in another way.
@@ -250,7 +263,7 @@ impl Simulation {
 
     /// Before the master's effect is carried out.
     pub(crate) fn check_effect(&mut self, effect: &Effect) {
-        let Effect::Push { node, push: Push::Seat(assignment) } = effect else { return };
+        let Effect::Push { node, push: Push::Assigned(assignment) } = effect else { return };
         let terms = self.checks.terms.as_ref().unwrap_or(&self.plan.terms);
         let is_sized = assignment.nodes >= terms.least()
             && assignment.nodes <= terms.max_nodes
@@ -415,6 +428,7 @@ fn charges(event: &Event) -> bool {
         | Event::TrainingAdvanced
         | Event::SlowRank { .. }
         | Event::StacksSent { .. }
+        | Event::CheckpointReported { .. }
         | Event::HangJudged { .. }
         | Event::Restarted => false,
     }

@@ -2,12 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use checkpoint::{
+    manifest::Manifest,
+    message::{Dir, Reply},
+    slots::{Connection, Event as SaverEvent, Persist},
+};
 use rules::{
     LocalRank, Moment, Round, failure::ExitCause, fence::Answer, job::Event as JobEvent,
     worker_group::Event as NodeEvent,
 };
 
-use crate::plan::Fault;
+use crate::{plan::Fault, savers::Content};
 
 /// A launcher's life, counted over all slots.
 pub(crate) type LifeId = usize;
@@ -129,6 +134,44 @@ pub(crate) enum Action {
     TreeGone {
         life: LifeId,
         spawn: u64,
+    },
+    /// Something for the saver of a node.
+    SaverHears {
+        life: LifeId,
+        saver: u64,
+        event: Box<SaverEvent>,
+    },
+    SaverTimer {
+        life: LifeId,
+        saver: u64,
+        generation: u64,
+    },
+    /// A write to disk ends, of what was in the slot when it began.
+    Persisted {
+        life: LifeId,
+        saver: u64,
+        persist: Box<Persist>,
+        content: Option<Content>,
+        fails: bool,
+    },
+    ManifestWritten {
+        life: LifeId,
+        saver: u64,
+        dir: Dir,
+        manifest: Box<Manifest>,
+    },
+    /// A worker goes on.
+    TrainerTurn {
+        life: LifeId,
+        spawn: u64,
+        local_rank: LocalRank,
+    },
+    TrainerHears {
+        life: LifeId,
+        saver: u64,
+        connection: Connection,
+        reply: Box<Reply>,
+        content: Option<Content>,
     },
     /// The workers of a launcher that was killed are gone.
     OrphansGone {

@@ -82,8 +82,16 @@ impl Simulation {
             Fault::GuardDies { slot } => {
                 if let Some(life) = self.living(slot) {
                     (self.lives[life].workers, self.lives[life].is_guard_dead) = (None, true);
+                    self.trainers_die(life);
+                    // The launcher kills everything below it.
+                    self.saver_ends(life, "killed by SIGKILL");
                     let event = Event::GuardDied { cause: ExitCause::Signal(9) };
                     self.locally(Duration::ZERO, life, event);
+                }
+            }
+            Fault::SaverDies { slot } => {
+                if let Some(life) = self.living(slot) {
+                    self.saver_ends(life, "killed by SIGKILL");
                 }
             }
             Fault::WorkerFails { slot } => {

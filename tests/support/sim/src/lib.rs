@@ -16,10 +16,12 @@ pub mod plan;
 pub mod prng;
 mod probes;
 mod questions;
+mod savers;
 mod simulation;
 pub mod suite;
+mod trainers;
 
 pub use self::{
-    plan::{End, Fault, Plan, Rates, Slot},
+    plan::{End, Fault, Plan, Rates, Saves, Slot},
     simulation::{Report, Simulation},
 };

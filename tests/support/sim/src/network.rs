@@ -274,7 +274,7 @@ impl Simulation {
         if self.lives[life].link.stream == Stream::Open(conn) {
             self.check_push(conn, &event);
             let round = match &event {
-                NodeEvent::Pushed(Push::Seat(assignment)) => Some(assignment.round),
+                NodeEvent::Pushed(Push::Assigned(assignment)) => Some(assignment.round),
                 _ => None,
             };
             self.tell_node(life, event);

@@ -1,6 +1,9 @@
 //! A launcher's process: its state machine, its workers, and how it carries out the effects of both.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use diagnosis::network_check::LocalCheck;
 use rules::{
@@ -20,7 +23,9 @@ use crate::{
     clock::{Action, LifeId},
     network::MasterLink,
     questions::Asking,
+    savers::NodeSaver,
     simulation::{Simulation, Spawned},
+    trainers::Trainer,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +68,7 @@ pub(crate) struct Life {
     /// Nothing can be started any more.
     pub(crate) is_guard_dead: bool,
     /// The assignment that is being prepared, or whose workers run.
-    assignment: Option<Assignment>,
+    pub(crate) assignment: Option<Assignment>,
     port: Option<u16>,
     /// Failures of its own workers that were followed by a restart.
     pub(crate) own_failures: u32,
@@ -78,6 +83,9 @@ pub(crate) struct Life {
     pub(crate) asking: Asking,
     /// The running test with others.
     pub(crate) probe: Option<CheckRound>,
+    pub(crate) saver: Option<NodeSaver>,
+    /// The clients of its workers.
+    pub(crate) trainers: BTreeMap<LocalRank, Trainer>,
 }
 
 impl Life {
@@ -107,6 +115,9 @@ impl Simulation {
             has_accelerators: slot % 2 == 1,
             gpu_share: None,
             hang: None,
+            reports_missing_progress: false,
+            warm: None,
+            save_at_breakpoint: self.plan.terms.save_at_breakpoint,
         };
         let is_first = self.lives.iter().all(|other| other.slot != slot);
         self.lives.push(Life {
@@ -131,6 +142,8 @@ impl Simulation {
             outcome: None,
             asking: Asking::default(),
             probe: None,
+            saver: None,
+            trainers: BTreeMap::new(),
         });
         self.slots[slot] = Some(life);
         self.alive += 1;
@@ -166,6 +179,7 @@ impl Simulation {
             after,
             checked: checked.map(|local| Checked { local, port: 1 }),
             question_port: 1,
+            shards: Vec::new(),
         }
     }
 
@@ -209,16 +223,23 @@ impl Simulation {
     fn carry_out_node(&mut self, life: LifeId, effect: Effect) {
         let node = self.lives[life].id.clone();
         match effect {
-            Effect::Join { after, checked, .. } => {
-                let request = self.request(life, after, checked);
+            Effect::Join { after, checked, shards, .. } => {
+                let request = JoinRequest { shards, ..self.request(life, after, checked) };
                 self.send(life, JobEvent::Joined(request));
             }
             Effect::Resume { claim } => {
                 let request = self.request(life, None, None);
                 self.send(life, JobEvent::Resumed { request, claim });
             }
+            Effect::StartSaver => self.start_saver(life),
+            Effect::TellSaver { message } => self.tell_saver(life, *message),
+            Effect::ReportCheckpoint { report } => {
+                self.send(life, JobEvent::CheckpointReported { node, report });
+            }
+            // Not recorded.
+            Effect::ReportCheckpointProgress { .. } => {}
             // The simulated jobs are not watched for hangs.
-            Effect::ReportTraining { .. } | Effect::DumpStacks { .. } => {}
+            Effect::ReportProgress { .. } | Effect::DumpStacks { .. } => {}
             Effect::TakeInventory => self.take_inventory(life),
             Effect::WatchGpus { .. } => {
                 let wait = self.prng.millis(1, 5000);
@@ -231,7 +252,7 @@ impl Simulation {
             Effect::Probe { order } => self.probe(life, &order),
             Effect::CancelProbe { at } => self.cancel_probe(life, at),
             Effect::ReportCheck { report } => self.send(life, JobEvent::CheckReported { node, report }),
-            Effect::ReportProgress { at, probed } => {
+            Effect::ReportTestProgress { at, probed } => {
                 self.send(life, JobEvent::CheckProgressed { node, at, probed });
             }
             Effect::ReportHosting { round, master_addr, master_port } => {
@@ -269,7 +290,10 @@ impl Simulation {
             Effect::Spawn { round } => self.spawn(life, round),
             Effect::SignalTree { .. } => self.signal_tree(life),
             Effect::KillTree => self.kill_tree(life),
-            Effect::AbandonTree => self.lives[life].workers = None,
+            Effect::AbandonTree => {
+                self.lives[life].workers = None;
+                self.trainers_die(life);
+            }
             Effect::Finish { outcome } => {
                 self.lives[life].outcome = Some(outcome);
                 let sends_end = self.prng.chance(700);
@@ -279,7 +303,11 @@ impl Simulation {
             Effect::Ask { round, jury, timeout, of_master } => {
                 self.ask(life, round, &jury, timeout, of_master);
             }
-            Effect::SignalWorkers { .. } | Effect::KillWorker { .. } | Effect::Notify(_) => {}
+            Effect::SignalWorkers { .. }
+            | Effect::KillWorker { .. }
+            | Effect::Notify(_)
+            | Effect::StartTemplate { .. }
+            | Effect::EndTemplate => {}
         }
     }
 
@@ -344,6 +372,7 @@ impl Simulation {
             nodes: assignment.nodes,
             attempt: self.lives[life].group.attempt().0,
         });
+        self.start_trainers(life);
         self.check_running(life);
         self.check_generations(life);
     }
@@ -406,6 +435,7 @@ impl Simulation {
         if is_last && all_well {
             self.lives[life].done_well = Some(round);
         }
+        self.trainer_dies(life, rank);
         let exit = WorkerExit { local_rank: rank, pid: 1, cause, unix_secs: 0 };
         let event = Event::WorkerExited { round, exit, oom_kills: None };
         self.locally(Duration::ZERO, life, event);
@@ -436,6 +466,7 @@ impl Simulation {
     fn end_life(&mut self, life: LifeId) {
         self.lives[life].process = Process::Over;
         self.lives[life].held.clear();
+        self.orphan_saver(life);
         self.alive -= 1;
     }
 

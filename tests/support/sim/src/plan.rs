@@ -58,6 +58,8 @@ pub enum Fault {
     GuardDies { slot: usize },
     /// A worker fails.
     WorkerFails { slot: usize },
+    /// A node's saver dies.
+    SaverDies { slot: usize },
     /// Nothing gets through in this direction; the other one stays as it is.
     Cut { from: End, to: End, lasts: Duration },
     /// Nothing gets through, in one direction or both, between so many of the first slots, with or without the
@@ -95,6 +97,21 @@ pub struct Rates {
     pub topology_fails: u32,
 }
 
+/// How workers save checkpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Saves {
+    /// Each node has the whole state; else each rank has a part of it.
+    pub replicated: bool,
+    /// The time of a step.
+    pub every: Duration,
+    /// Every so many steps one goes to disk.
+    pub disk_every: u64,
+    /// How long a write to disk takes, in milliseconds.
+    pub persist: (u64, u64),
+    /// How many in a thousand fail.
+    pub fails: u32,
+}
+
 /// A schedule.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -130,6 +147,8 @@ pub struct Plan {
     pub work: (u64, u64),
     /// The master is killed when so many records are durable.
     pub crash_after_records: Option<usize>,
+    /// Workers save checkpoints; `None`: they do not.
+    pub saves: Option<Saves>,
     /// Messages of an older stream reach the master after a newer stream is open.
     pub stray_messages: bool,
 }
@@ -158,6 +177,7 @@ impl Plan {
                 require_uniform: false,
                 check: None,
                 hang: None,
+                save_at_breakpoint: false,
             },
             policy: Policy {
                 restart_count: 3,
@@ -187,6 +207,7 @@ impl Plan {
             heals_at: Moment::START,
             work: (60_000, 60_000),
             crash_after_records: None,
+            saves: None,
             stray_messages: false,
         }
     }
@@ -230,6 +251,46 @@ impl Plan {
                     if prng.chance(600) { plan.draw_cut(&mut prng) } else { plan.draw_fault(&mut prng) };
                 plan.faults.push((then.min(plan.heals_at), fault));
             }
+        }
+        plan
+    }
+
+    /// The schedule of a seed in which workers save checkpoints, and everything else fails.
+    #[must_use]
+    pub fn of_saves(seed: u64) -> Self {
+        let mut prng = Prng::new(seed ^ 0x5A5E);
+        let nodes = prng.small(1, 5);
+        let faults = prng.index(8);
+        let mut plan = Self::drawn(seed, &mut prng, nodes, faults);
+        plan.terms.check = None;
+        plan.terms.min_nodes = if prng.chance(500) { prng.small(1, nodes) } else { nodes };
+        plan.terms.max_nodes = nodes;
+        plan.terms.node_unit = 1;
+        plan.terms.save_at_breakpoint = prng.chance(500);
+        plan.policy.restart_count = 9;
+        plan.max_restarts = 3;
+        plan.work = (20_000, 90_000);
+        for slot in &mut plan.slots {
+            (slot.is_misfit, slot.flaw) = (false, None);
+        }
+        let longest = [100, 2000, 20_000][prng.index(3)];
+        plan.saves = Some(Saves {
+            replicated: prng.chance(400),
+            every: Duration::from_millis([50, 300, 2000][prng.index(3)]),
+            disk_every: prng.between(1, 4),
+            persist: (20, longest),
+            fails: if prng.chance(300) { prng.small(0, 200) } else { 0 },
+        });
+        for _ in 0..prng.small(0, 3) {
+            let slot = prng.index(plan.slots.len());
+            let at = Moment::START + prng.millis(3000, 100_000);
+            let fault = match prng.index(4) {
+                0 => Fault::SaverDies { slot },
+                1 => Fault::NodeCrash { slot, replaced_after: Some(prng.millis(500, 5000)) },
+                2 => Fault::MasterCrash { down: prng.millis(0, 5000) },
+                _ => Fault::WorkerFails { slot },
+            };
+            plan.faults.push((at.min(plan.heals_at), fault));
         }
         plan
     }
@@ -398,6 +459,8 @@ impl Plan {
             + self.policy.host_timeout
             + self.terms.last_call
             + Duration::from_secs(30);
-        start + self.terms.join_timeout * 4 + round * 8
+        // A load or the end of a run may wait for a write to disk until it is given up.
+        let saves = if self.saves.is_some() { Duration::from_secs(1800) } else { Duration::ZERO };
+        start + self.terms.join_timeout * 4 + round * 8 + saves
     }
 }

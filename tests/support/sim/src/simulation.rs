@@ -12,6 +12,8 @@ use crate::{
     node::{Life, Process},
     plan::{End, Fault, Plan},
     prng::Prng,
+    savers::Disk,
+    trainers::Course,
 };
 
 /// Worlds above this size are checked when they change, not at every step.
@@ -71,6 +73,10 @@ pub struct Simulation {
     pub(crate) master: Master,
     pub(crate) checks: Checks,
     pub(crate) report: Report,
+    pub(crate) disk: Disk,
+    pub(crate) savers_made: u64,
+    /// The rounds of training, by their numbers and where their workers meet.
+    pub(crate) courses: BTreeMap<(Round, (String, u16)), Course>,
     pub(crate) is_thorough: bool,
     /// Launchers that have not ended.
     pub(crate) alive: usize,
@@ -108,6 +114,9 @@ impl Simulation {
             master: Master::new(&plan),
             checks: Checks::new(plan.policy.restart_count),
             report: Report::default(),
+            disk: Disk::default(),
+            savers_made: 0,
+            courses: BTreeMap::new(),
             is_thorough: plan.slots.len() <= THOROUGH,
             is_traced: std::env::var_os("DLROVER_SIM_TRACE").is_some(),
             violation: None,
@@ -177,6 +186,12 @@ impl Simulation {
     #[must_use]
     pub fn journal(&self) -> &crate::journal::Journal {
         &self.master.journal
+    }
+
+    /// The step that counts on disk.
+    #[must_use]
+    pub fn step_on_disk(&self) -> Option<u64> {
+        self.disk.tracker
     }
 
     /// The job by the durable records.
@@ -258,7 +273,22 @@ impl Simulation {
                 self.on_worker_died(life, spawn, local_rank, cause);
             }
             Action::TreeGone { life, spawn } => self.on_tree_gone(life, spawn),
-            Action::OrphansGone { life } => self.lives[life].workers = None,
+            Action::OrphansGone { life } => {
+                self.lives[life].workers = None;
+                self.trainers_die(life);
+            }
+            Action::SaverHears { life, saver, event } => self.saver_hears(life, saver, *event),
+            Action::SaverTimer { life, saver, generation } => self.on_saver_timer(life, saver, generation),
+            Action::Persisted { life, saver, persist, content, fails } => {
+                self.on_persisted(life, saver, *persist, content, fails);
+            }
+            Action::ManifestWritten { life, saver, dir, manifest } => {
+                self.on_manifest_written(life, saver, dir, *manifest);
+            }
+            Action::TrainerTurn { life, spawn, local_rank } => self.on_trainer_turn(life, spawn, local_rank),
+            Action::TrainerHears { life, saver, connection, reply, content } => {
+                self.on_reply(life, saver, connection, *reply, content);
+            }
             Action::Thaw { life } => self.thaw(life),
             Action::Flushed { incarnation } => self.on_flushed(incarnation),
             Action::MasterTimer { incarnation, generation } => self.on_master_timer(incarnation, generation),

@@ -69,7 +69,7 @@ impl Family {
     /// When an invariant does not hold, with the command that shows it again.
     #[must_use]
     pub fn run(&self, seed: u64) -> Report {
-        let _told_when_rules_panic = Told { family: *self, seed };
+        let _told_when_rules_panic = ReplayOnPanic { family: *self, seed };
         match Simulation::new((self.plan)(seed)).run() {
             Ok(report) => report,
             Err(violation) => panic!("seed {seed}: {violation}"),
@@ -124,12 +124,12 @@ impl Drop for Stop<'_> {
 }
 
 /// Prints how to run a schedule again when it panics.
-struct Told {
+struct ReplayOnPanic {
     family: Family,
     seed: u64,
 }
 
-impl Drop for Told {
+impl Drop for ReplayOnPanic {
     #[allow(clippy::print_stderr)]
     fn drop(&mut self) {
         if std::thread::panicking() {

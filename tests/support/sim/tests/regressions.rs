@@ -71,11 +71,13 @@ impl Scene {
                 require_uniform: false,
                 check: None,
                 hang: None,
+                save_at_breakpoint: false,
             },
             attributes: NodeAttributes::default(),
             after: after.map(Round),
             checked: None,
             question_port: 1,
+            shards: Vec::new(),
         }
     }
 

@@ -45,6 +45,12 @@ fn cuts() {
     run(Family { test: "cuts", plan: Plan::of_cuts }, "2-9 nodes whose ways are cut", runs);
 }
 
+#[test]
+fn saves() {
+    let runs = number("DLROVER_SIM_RUNS").unwrap_or(3000);
+    run(Family { test: "saves", plan: Plan::of_saves }, "1-5 nodes that keep checkpoints", runs);
+}
+
 /// The invariant would not hold by itself.
 #[test]
 fn without_the_fence_two_generations_run_at_once() {
@@ -80,7 +86,12 @@ fn survey() {
     std::panic::set_hook(Box::new(|_| {}));
     for seed in 0..number("DLROVER_SIM_RUNS").unwrap_or(1000) {
         let of_cuts = std::env::var_os("DLROVER_SIM_CUTS").is_some();
-        let mut plan = if of_cuts { Plan::of_cuts(seed) } else { Plan::of_seed(seed) };
+        let of_saves = std::env::var_os("DLROVER_SIM_SAVES").is_some();
+        let mut plan = match (of_cuts, of_saves) {
+            (true, _) => Plan::of_cuts(seed),
+            (false, true) => Plan::of_saves(seed),
+            (false, false) => Plan::of_seed(seed),
+        };
         plan.stray_messages = std::env::var_os("DLROVER_SIM_STRAY").is_some();
         let mut simulation = dlrover_sim::Simulation::new(plan);
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| simulation.run().err()))

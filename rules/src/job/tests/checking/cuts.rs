@@ -74,7 +74,7 @@ impl Severed {
     fn trains(&mut self, names: &[&str]) {
         let assignments = self.ring.test.hosted("a", 0);
         let assigned = assignments.iter().filter_map(|effect| match effect {
-            Effect::Push { node, push: Push::Seat(_) } => Some(&*node.0),
+            Effect::Push { node, push: Push::Assigned(_) } => Some(&*node.0),
             _ => None,
         });
         assert_eq!(assigned.collect::<Vec<_>>(), names);
@@ -100,7 +100,10 @@ fn one_side_of_a_cut_trains_and_the_other_leaves_untainted() {
         assert_eq!(message.matches(WORDS).count(), 1, "{message}");
     }
     let told = cut.told().unwrap();
-    assert!(told.contains("; excluded: node 2 (host-c, 10.0.0.3) (unreachable), node 3 "), "{told}");
+    assert!(
+        told.contains("; excluded: node number 2 (host-c, 10.0.0.3) (unreachable), node number 3 "),
+        "{told}"
+    );
     assert!(told.ends_with(&format!("; cut: {WORDS}")), "{told}");
     cut.trains(&["a", "b"]);
 }
@@ -112,7 +115,7 @@ fn with_too_few_on_the_larger_side_the_job_fails_by_name_at_once() {
         message,
         format!(
             "the network check found broken paths: {WORDS}. 2 of 4 nodes can train together; the job needs 3; no node is \
-             tainted for it. Check the switches and cables on that path first"
+             tainted. Check the switches and cables on the broken paths first"
         )
     );
     let _unit = severed(policy(), 2, 4, OnBadPath::Exclude).fails(2, 4, &CutEnd::TooFew);

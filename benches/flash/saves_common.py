@@ -1,0 +1,62 @@
+"""What both processes of saves.py have in common."""
+
+import json
+import os
+import time
+
+import torch
+
+TENSOR = 4 << 20
+
+
+def state_of(mib):
+    """A model and two moments for each of its tensors, together this large."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    tensors = [torch.randn(TENSOR // 4) for _ in range(mib * (1 << 20) // TENSOR)]
+    third = len(tensors) // 3
+    return tensors, {
+        "model": {"layer.%d.weight" % index: tensor for index, tensor in enumerate(tensors[:third])},
+        "optimizer": {"moment.%d" % index: tensor for index, tensor in enumerate(tensors[third:])},
+        "step": 1,
+    }
+
+
+def timed(call):
+    """Seconds of a call, and what it returned."""
+    began = time.perf_counter()
+    result = call()
+    return time.perf_counter() - began, result
+
+
+class Figures:
+    def __init__(self):
+        self.seconds, self.counts = {}, {}
+
+    def add(self, name, seconds):
+        self.seconds.setdefault(name, []).append(seconds)
+
+    def count(self, name, holds):
+        self.counts[name] = self.counts.get(name, 0) + bool(holds)
+
+    def write(self, folder, **versions):
+        told = {"seconds": self.seconds, "counts": self.counts, "versions": versions}
+        with open(os.path.join(folder, "result.json"), "w") as file:
+            json.dump(told, file)
+
+
+def tracked(folder):
+    """The step that counts on disk."""
+    try:
+        with open(os.path.join(folder, "dlrover_latest.txt")) as file:
+            return int(file.read() or -1)
+    except FileNotFoundError:
+        return -1
+
+
+def await_tracker(folder, step):
+    """Whether the step is on disk, after 60 s at most."""
+    deadline = time.monotonic() + 60
+    while tracked(folder) < step and time.monotonic() < deadline:
+        time.sleep(0.002)
+    return tracked(folder) >= step

@@ -1,0 +1,271 @@
+//! The `warm` bench: what a person waits for when Python workers start, with torch and a checkpoint.
+
+use std::{
+    fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::{
+    Outcome,
+    figures::{Figures, goal, goal_of_peer, heading, line, progress, ratio},
+    launcher::{Bench, Running},
+    processes::Memory,
+    stamps::{Stamp, last_ns, now_ns},
+};
+
+const TRAINER: &str = include_str!("warm_starts/train.py");
+
+/// A try that takes longer counts as hung.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// After the first step, before a rank is killed: as long as a person needs to see it.
+const REST: Duration = Duration::from_secs(1);
+
+/// A line of the log of the launcher.
+const READY: &str = "the template of warm workers is ready";
+
+/// How much is measured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Amount {
+    /// Jobs of each side and size.
+    pub rounds: usize,
+    /// Kills in each job.
+    pub kills: usize,
+    /// Numbers of ranks.
+    pub ranks: Vec<usize>,
+}
+
+/// What starts the workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Start,
+    Restart,
+    Off,
+    Torchrun,
+}
+
+const SIDES: [(Side, &str); 4] = [
+    (Side::Start, "warm=start"),
+    (Side::Restart, "warm=restart"),
+    (Side::Off, "warm=off"),
+    (Side::Torchrun, "torchrun"),
+];
+
+/// The figures of a side.
+#[derive(Debug, Default)]
+struct Measured {
+    first: Figures,
+    restart: Figures,
+    /// Restarts that were spent on a kill.
+    spent: Figures,
+    pss_mb: Figures,
+    hung_starts: usize,
+    hung_restarts: usize,
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// A launcher or a worker fails.
+pub fn measure(bench: &mut Bench, python: &Path, amount: &Amount) -> Outcome<()> {
+    for &ranks in &amount.ranks {
+        let mut all: Vec<(Side, &str, Measured)> =
+            SIDES.map(|(side, name)| (side, name, Measured::default())).into();
+        all.retain(|(side, ..)| *side != Side::Torchrun || bench.torchrun().is_some());
+        for round in 0..amount.rounds {
+            for (side, name, measured) in &mut all {
+                progress(format_args!("{ranks} ranks, round {} of {}, {name}", round + 1, amount.rounds))?;
+                job(bench, python, *side, ranks, amount.kills, measured)?;
+                bench.expect_none_left()?;
+            }
+        }
+        progress(format_args!(""))?;
+        print(ranks, &all)?;
+    }
+    Ok(())
+}
+
+fn job(
+    bench: &mut Bench,
+    python: &Path,
+    side: Side,
+    ranks: usize,
+    kills: usize,
+    measured: &mut Measured,
+) -> Outcome<()> {
+    let script = bench.folder.path().join("train.py");
+    fs::write(&script, TRAINER)?;
+    let checkpoint = bench.folder.path().join("checkpoint");
+    let _from_the_last_job = fs::remove_file(&checkpoint);
+    bench.stamps.clear()?;
+    let mut running = start(bench, python, side, ranks, &script, &checkpoint)?;
+    let Ok(mut alive) = bench.stamps.take(ranks, true, LIMIT) else {
+        measured.hung_starts += 1;
+        return running.stop();
+    };
+    measured.first.add(ms(running.exec_ns, last_ns(&alive)));
+    measured.pss_mb.add(pss_mb(&alive)?);
+    for turn in 0..kills {
+        if side == Side::Restart {
+            await_template(&running)?;
+        }
+        std::thread::sleep(REST);
+        let _begun = bench.stamps.drain(false)?;
+        let victim = alive.get(turn % alive.len()).ok_or("no worker to kill")?;
+        let killed_ns = now_ns();
+        kill(Pid::from_raw(victim.pid), Signal::SIGKILL)?;
+        let Ok(next) = bench.stamps.take(ranks, true, LIMIT) else {
+            measured.hung_restarts += 1;
+            break;
+        };
+        measured.restart.add(ms(killed_ns, last_ns(&next)));
+        measured.spent.add(bench.stamps.drain(false)?.len() as f64 / ranks as f64);
+        alive = next;
+    }
+    running.stop()
+}
+
+fn start(
+    bench: &Bench,
+    python: &Path,
+    side: Side,
+    ranks: usize,
+    script: &Path,
+    checkpoint: &Path,
+) -> Outcome<Running> {
+    let mut command = match side {
+        Side::Torchrun => Command::new(bench.torchrun().ok_or("no TORCHRUN")?),
+        Side::Start | Side::Restart | Side::Off => Command::new(bench.ours()),
+    };
+    match side {
+        Side::Start => command.args(["--warm=start", "-v"]),
+        Side::Restart => command.args(["--warm=restart", "-v"]),
+        Side::Off => command.args(["--warm=off", "-v"]),
+        Side::Torchrun => &mut command,
+    };
+    command.args(["--standalone", "--max-restarts=100", &format!("--nproc-per-node={ranks}")]).arg(script);
+    command.env("PYTHON_EXEC", python).env("OMP_NUM_THREADS", "1");
+    command.env("DLROVER_BENCH_CHECKPOINT", checkpoint);
+    bench.spawn(command, Stdio::null(), "stderr")
+}
+
+/// The template has the time that the workers leave.
+fn await_template(running: &Running) -> Outcome<()> {
+    let deadline_ns = now_ns() + u64::try_from(LIMIT.as_nanos())?;
+    while !running.stderr().contains(READY) {
+        if now_ns() > deadline_ns {
+            return Err(format!("no template within {} s\n{}", LIMIT.as_secs(), running.stderr()).into());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+fn pss_mb(workers: &[Stamp]) -> Outcome<f64> {
+    let mut kib = 0;
+    for worker in workers {
+        kib += Memory::of(worker.pid)?.pss;
+    }
+    Ok(kib as f64 * 1024.0 / 1e6)
+}
+
+fn print(ranks: usize, all: &[(Side, &str, Measured)]) -> Outcome<()> {
+    let of = |wanted: Side| all.iter().find(|(side, ..)| *side == wanted).map(|(_, _, measured)| measured);
+    let mut out = std::io::stdout();
+    heading(&format!("exec of the launcher -> first optimizer step of the last of {ranks} ranks"))?;
+    for (_, name, measured) in all {
+        line(name, &measured.first, "ms")?;
+        if measured.hung_starts > 0 {
+            writeln!(out, "             none within {} s: {} times", LIMIT.as_secs(), measured.hung_starts)?;
+        }
+    }
+    if let (Some(start), Some(peer)) = (of(Side::Start), of(Side::Torchrun)) {
+        goal_of_peer(3.0, &start.first, &peer.first)?;
+    }
+    heading(&format!(
+        "SIGKILL of a rank -> next optimizer step of the last of {ranks} ranks, from a checkpoint"
+    ))?;
+    for (_, name, measured) in all {
+        if !measured.restart.is_empty() {
+            line(name, &measured.restart, "ms")?;
+            writeln!(out, "             restarts spent: {} (median)", measured.spent.median())?;
+        }
+        if measured.hung_restarts > 0 {
+            writeln!(out, "  {name:10} none within {} s: {} times", LIMIT.as_secs(), measured.hung_restarts)?;
+        }
+    }
+    if let Some(restart) = of(Side::Restart) {
+        goal("500 ms", restart.restart.median(), " ms", 500.0)?;
+        if let Some(peer) = of(Side::Torchrun) {
+            goal_of_peer(10.0, &restart.restart, &peer.restart)?;
+        }
+    }
+    heading(&format!("proportional set size of {ranks} workers"))?;
+    for (_, name, measured) in all {
+        line(name, &measured.pss_mb, "MB")?;
+    }
+    if let (Some(start), Some(off)) = (of(Side::Start), of(Side::Off)) {
+        ratio("of that without a template", start.pss_mb.median() / off.pss_mb.median())?;
+    }
+    Ok(())
+}
+
+fn ms(from_ns: u64, to_ns: u64) -> f64 {
+    (to_ns as f64 - from_ns as f64) / 1e6
+}
+
+/// Parses arguments: `--rounds N`, `--kills N` and `--ranks N,...`.
+///
+/// # Errors
+/// An argument is none of these, or a number is 0 or none.
+pub fn amount(mut args: impl Iterator<Item = String>) -> Outcome<Amount> {
+    let mut amount = Amount { rounds: 5, kills: 2, ranks: vec![2, 8] };
+    while let Some(arg) = args.next() {
+        let value = args.next().unwrap_or_default();
+        let numbers: Vec<usize> = value.split(',').filter_map(|text| text.parse().ok()).collect();
+        if numbers.is_empty() || numbers.contains(&0) {
+            return Err(format!("{arg} needs a number above 0").into());
+        }
+        match arg.as_str() {
+            "--rounds" => amount.rounds = numbers[0],
+            "--kills" => amount.kills = numbers[0],
+            "--ranks" => amount.ranks = numbers,
+            _ => {
+                return Err(format!("unknown option `{arg}`; there are --rounds, --kills and --ranks").into());
+            }
+        }
+    }
+    Ok(amount)
+}
+
+/// The interpreter that has torch.
+///
+/// # Errors
+/// `TORCH_PYTHON` names none.
+pub fn python() -> Outcome<PathBuf> {
+    let python = std::env::var_os("TORCH_PYTHON").map(PathBuf::from);
+    python.filter(|path| path.is_file()).ok_or_else(|| "TORCH_PYTHON names no interpreter with torch".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_read() {
+        let of = |line: &str| amount(line.split_ascii_whitespace().map(str::to_owned));
+        assert_eq!(of("").unwrap(), Amount { rounds: 5, kills: 2, ranks: vec![2, 8] });
+        assert_eq!(of("--ranks 2,4 --rounds 1").unwrap(), Amount { rounds: 1, kills: 2, ranks: vec![2, 4] });
+        for wrong in ["--ranks", "--ranks 0", "--rounds x", "--what 1"] {
+            assert!(of(wrong).is_err(), "{wrong}");
+        }
+    }
+}

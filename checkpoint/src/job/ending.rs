@@ -1,0 +1,88 @@
+//! What savers would wait for in vain is given up; and a job master without memory of a round that runs already.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Effect, JobCheckpoints, Member, Order};
+use crate::{Moment, message::Dir};
+
+impl<N: Ord + Clone> JobCheckpoints<N> {
+    /// The round runs already, with these members in the order of their ranks, and its workers have restored what they
+    /// were told to: the job master that told them is gone, with all that it knew. Nothing is given up, since members may
+    /// have more to say.
+    pub fn take_over(&mut self, round: u32, members: Vec<Member<N>>) {
+        (self.round, self.members, self.awaited) = (round, members, None);
+        self.points.clear();
+    }
+
+    /// The job has ended, and every node has said what it has in memory for the last time: what not all shards have will
+    /// never be complete, so no node waits for it.
+    pub fn end(&mut self, now: Moment) -> Vec<Effect<N>> {
+        self.awaited = None;
+        let dirs: Vec<Dir> = self.dirs.keys().cloned().collect();
+        let mut effects = Vec::new();
+        for dir in &dirs {
+            effects.extend(self.coordinate(now, dir));
+            for (step, nodes) in self.vain_wishes(dir) {
+                let reason = "not all nodes have it in memory at the end of the job";
+                effects.extend(self.give_up(dir, step, None, reason));
+                let members = &self.members;
+                let others =
+                    nodes.into_iter().filter(|node| members.iter().all(|member| member.node != *node));
+                let failure = self.dirs.get(dir).and_then(|folder| folder.failed.get(&step));
+                if let Some(order) = failure.map(|failure| failure.order(dir, step)) {
+                    effects.extend(others.map(|node| Effect::Send { node, order: order.clone() }));
+                }
+            }
+        }
+        effects
+    }
+
+    /// A node leaves the job, and ends when it has written what it is to write. The round that begins now does not have it:
+    /// no step will be asked of it any more.
+    #[must_use]
+    pub fn leave_behind(&self, node: &N) -> Vec<Effect<N>> {
+        let orders = self.dirs.iter().flat_map(|(dir, folder)| {
+            let has_part =
+                |step: &u64| folder.saves.get(step).is_some_and(|save| save.nodes().contains(node));
+            let wishes = folder.holders.wishing_nodes().into_iter();
+            let vain = wishes.filter(move |(step, nodes)| nodes.contains(node) && !has_part(step));
+            vain.map(move |(step, _)| Order::Fail {
+                dir: dir.clone(),
+                step,
+                saved_in: self.round,
+                given_up: folder.failed.get(&step).map_or(0, |failure| failure.count),
+                reason: "the node leaves the job, and others do not have this step".to_owned(),
+            })
+        });
+        orders.map(|order| Effect::Send { node: node.clone(), order }).collect()
+    }
+
+    /// Steps that a node still wants on disk although they were given up in this round: its link was away when it was told.
+    #[must_use]
+    pub fn repeat_failures(&self, node: &N) -> Vec<Effect<N>> {
+        let orders = self.dirs.iter().flat_map(|(dir, folder)| {
+            let wishes = folder.holders.wishing_nodes().into_iter().filter(|(_, nodes)| nodes.contains(node));
+            wishes.filter_map(move |(step, _)| {
+                let failure = folder.failed.get(&step).filter(|failure| failure.round == self.round)?;
+                Some(failure.order(dir, step))
+            })
+        });
+        orders.map(|order| Effect::Send { node: node.clone(), order }).collect()
+    }
+
+    /// Steps of several shards that nodes want on disk and that are not on their way there, with those nodes. None is on
+    /// its way while an older one is.
+    fn vain_wishes(&self, dir: &Dir) -> BTreeMap<u64, BTreeSet<N>> {
+        let Some(folder) = self.dirs.get(dir).filter(|folder| folder.saves.is_empty()) else {
+            return BTreeMap::new();
+        };
+        let mut wishes = folder.holders.wishing_nodes();
+        let is_void = |step: &u64| {
+            folder.committed == Some(*step)
+                || folder.floor.is_some_and(|floor| *step <= floor)
+                || folder.has_failed(*step, self.round)
+        };
+        wishes.retain(|step, _| !is_void(step));
+        wishes
+    }
+}

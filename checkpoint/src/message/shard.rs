@@ -1,0 +1,154 @@
+//! A shard: what one rank writes of a step. These types are in lines of JSON and in the job master's journal, so they
+//! have no optional fields that are left out.
+
+use serde::{Deserialize, Serialize};
+
+use super::dir::Dir;
+
+/// A shard: one part of the checkpoints in one folder.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ShardId {
+    pub dir: Dir,
+    /// From 0 to the number of shards - 1.
+    pub shard: u32,
+}
+
+/// What a client does with a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Saves it, and loads it.
+    Writer,
+    /// Loads it.
+    Reader,
+}
+
+/// The files that a step becomes on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Format {
+    /// What `torch.save` writes: one file for each shard.
+    Pt,
+    /// A folder of torch's distributed checkpoints.
+    Dcp,
+    /// Sharded safetensors.
+    Safetensors,
+}
+
+/// Where a save is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Storage {
+    Memory,
+    Disk,
+}
+
+/// Which steps on disk are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Keep {
+    /// So many of the newest.
+    Latest(u64),
+    /// Those that are a multiple of it, and the newest.
+    Interval(u64),
+}
+
+/// What a node has of a shard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardState {
+    pub dir: Dir,
+    pub shard: u32,
+    pub n_shards: u32,
+    /// Every node has a copy of the shard.
+    pub replicated: bool,
+    /// Of the worker that wrote it.
+    pub world: u32,
+    pub rank: u32,
+    /// The steps that are whole in memory and may be restored, ascending.
+    pub steps: Vec<u64>,
+    /// The steps that are on their way to disk, ascending: those of several shards wait for the job's word, since all
+    /// shards must write the same step. One that may no longer be restored is not in `steps`.
+    #[serde(default)]
+    pub wishes: Vec<u64>,
+    /// The newest step on disk, as this node knows.
+    pub disk_step: Option<u64>,
+}
+
+impl ShardState {
+    /// The shard.
+    #[must_use]
+    pub fn id(&self) -> ShardId {
+        ShardId { dir: self.dir.clone(), shard: self.shard }
+    }
+}
+
+/// Size and checksums of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileSum {
+    /// Relative to the checkpoint folder when it is below it, else absolute.
+    pub file: String,
+    pub bytes: u64,
+    /// Bytes of each chunk but the last; at least 64 MiB, doubled until there are at most 64 chunks.
+    pub chunk_bytes: u64,
+    /// CRC-32 of each chunk, in order.
+    pub crc32: Vec<u32>,
+}
+
+/// A shard of a step on disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardFile {
+    pub shard: u32,
+    pub rank: u32,
+    pub n_shards: u32,
+    pub world: u32,
+    pub replicated: bool,
+    pub format: Format,
+    /// Relative to the checkpoint folder when it is below it, else absolute.
+    pub file: String,
+    pub bytes: u64,
+    pub chunk_bytes: u64,
+    pub crc32: Vec<u32>,
+    /// Other files of this shard, as the `.metadata` that shard 0 of a folder of torch has.
+    #[serde(default)]
+    pub also: Vec<FileSum>,
+}
+
+impl ShardFile {
+    /// All files of the shard.
+    pub fn sums(&self) -> impl Iterator<Item = FileSum> + '_ {
+        let first = FileSum {
+            file: self.file.clone(),
+            bytes: self.bytes,
+            chunk_bytes: self.chunk_bytes,
+            crc32: self.crc32.clone(),
+        };
+        std::iter::once(first).chain(self.also.iter().cloned())
+    }
+}
+
+/// Where a step is restored from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RestoreSource {
+    /// Every rank has its part of the step in memory.
+    #[default]
+    Memory,
+    /// No rank takes it from memory, and no rank a newer one from disk.
+    Disk,
+}
+
+/// What all ranks of a round restore of a folder. A folder without one is restored from disk, by its tracker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestorePoint {
+    pub dir: Dir,
+    pub step: u64,
+    #[serde(default)]
+    pub source: RestoreSource,
+    /// A newer step that is being written to disk. A load waits until it is committed, and takes it from there, or has
+    /// failed.
+    #[serde(default)]
+    pub pending: Option<u64>,
+    /// How often `pending` had been given up before: only what is told of a later try is the answer.
+    #[serde(default)]
+    pub given_up: u32,
+}

@@ -1,0 +1,212 @@
+//! Slots are made, and given back when nothing needs them.
+
+use std::collections::BTreeSet;
+
+use super::{
+    Saver,
+    api::{Connection, Effect, Fds, NoRoom, SlotId},
+    clients::{Answer, refuse},
+    shard::{Allocating, Layout, Shard, Slot},
+};
+use crate::message::{ErrorCode, Refusal, Reply, RestoreSource, ShardId, SlotOffer};
+
+/// Slots of a shard: one is written, one is whole, one goes to disk.
+const SLOTS: u32 = 3;
+
+/// With fewer there would be no whole step while one is written.
+const FEWEST: u32 = 2;
+
+impl Saver {
+    /// `None`: slots are being made.
+    pub(super) fn advance_alloc(
+        &mut self,
+        connection: Connection,
+        bytes: u64,
+        layout_id: u64,
+        slots: Option<u32>,
+    ) -> Option<Answer> {
+        if self.ending.is_some() {
+            return refuse(ErrorCode::Closing, "the saver is about to end, because the job does");
+        }
+        let id = self.clients.get(&connection)?.identity.as_ref()?.shard.clone();
+        let process = self.clients.get(&connection)?.process;
+        let Some(shard) = self.shards.get(&id).filter(|shard| shard.is_written_by(process)) else {
+            return refuse(ErrorCode::WriterExists, "another connection is the writer of this shard by now");
+        };
+        if shard.allocating.is_some() {
+            return None;
+        }
+        let fits = |layout: &Layout| layout.id == layout_id && layout.bytes >= bytes;
+        if shard.layout.as_ref().is_some_and(fits) {
+            let slots: Vec<SlotId> = shard.current().map(|slot| slot.id).collect();
+            let offers = shard.current().map(|slot| SlotOffer { id: slot.id.0, bytes: slot.layout.bytes });
+            let reply = Reply::Allocated { slots: offers.collect() };
+            return Some((reply, Fds::Writable(slots)));
+        }
+        self.abort_write(&id, process);
+        let wanted = slots.unwrap_or(SLOTS);
+        match self.make_room(&id, bytes, wanted) {
+            Ok(count) => {
+                self.allocate(connection, &id, layout_id, bytes, count);
+                None
+            }
+            Err((need, have)) => Some(no_memory(need, Some(have), None)),
+        }
+    }
+
+    /// How many slots of so many bytes there may be: as many as are wanted, or two. What is not needed goes first.
+    fn make_room(&mut self, id: &ShardId, bytes: u64, wanted: u32) -> Result<u32, (u64, u64)> {
+        let fits = |count: u32, have: u64| bytes.saturating_mul(u64::from(count)) <= have;
+        self.retire(id, false);
+        if !fits(wanted, self.room()) {
+            self.free_abandoned(id, false);
+        }
+        if !fits(FEWEST, self.room()) {
+            self.free_abandoned(id, true);
+        }
+        let fitting = |have: u64| [wanted, FEWEST].into_iter().find(|count| fits(*count, have));
+        if let Some(count) = fitting(self.room()) {
+            return Ok(count);
+        }
+        // The last step of the old layout need not stay when it is on disk.
+        let disk_step = self.disk_step(&id.dir);
+        let newest = self.shards.get(id).and_then(Shard::newest).and_then(Slot::held);
+        if newest.is_some_and(|held| disk_step.is_some_and(|disk| held.step <= disk)) {
+            self.retire(id, true);
+        }
+        let have = self.room();
+        fitting(have).ok_or((bytes.saturating_mul(u64::from(FEWEST)), have))
+    }
+
+    fn room(&self) -> u64 {
+        let used = self.shards.values().map(Shard::used).fold(0, u64::saturating_add);
+        self.settings.allowance.saturating_sub(used)
+    }
+
+    /// Frees slots of the layout so far. The newest whole step stays, unless it is to go as well.
+    fn retire(&mut self, id: &ShardId, newest_too: bool) {
+        let Some(shard) = self.shards.get_mut(id) else { return };
+        let newest = shard.newest().map(|slot| slot.id);
+        let stays = |slot: &Slot| !slot.is_free() || newest == Some(slot.id) && !newest_too;
+        let gone: Vec<SlotId> = shard.slots.iter().filter(|slot| !stays(slot)).map(|slot| slot.id).collect();
+        shard.slots.retain(stays);
+        // What stays is of a layout that no save takes a slot of.
+        shard.layout = None;
+        self.free(gone);
+    }
+
+    /// Frees shards without a client that hold nothing that could be restored; with `whole_too`, those as well that hold
+    /// a step no rank of this round restores.
+    pub(super) fn free_abandoned(&mut self, but: &ShardId, whole_too: bool) {
+        let used: BTreeSet<&ShardId> =
+            self.clients.values().filter_map(|client| Some(&client.identity.as_ref()?.shard)).collect();
+        let is_restored = |id: &ShardId, step: u64| {
+            let point = self.terms.as_ref().and_then(|terms| terms.restore.get(&id.dir));
+            point.is_some_and(|point| point.source == RestoreSource::Memory && point.step == step)
+        };
+        let is_abandoned = |id: &ShardId, shard: &Shard| {
+            let newest = shard.newest().and_then(Slot::held);
+            let is_needed = newest.is_some_and(|held| !whole_too || is_restored(id, held.step));
+            id != but && !used.contains(id) && shard.is_idle() && !is_needed
+        };
+        let abandoned = self.shards.iter().filter(|(id, shard)| is_abandoned(id, shard));
+        let abandoned: Vec<ShardId> = abandoned.map(|(id, _)| id.clone()).collect();
+        for shard in self.shards.iter_mut().filter(|(id, _)| abandoned.contains(id)).map(|(_, shard)| shard) {
+            shard.is_leaving = true;
+        }
+        self.free_unused();
+    }
+
+    fn allocate(&mut self, connection: Connection, id: &ShardId, layout_id: u64, bytes: u64, count: u32) {
+        let generation = self.next();
+        let layout = Layout { id: layout_id, bytes, generation };
+        let slots: Vec<SlotId> = (0..count).map(|_| SlotId(self.next())).collect();
+        // The third gets its memory when the first write to disk starts.
+        let filled = slots.iter().take(FEWEST as usize).copied().collect();
+        let Some(shard) = self.shards.get_mut(id) else { return };
+        shard.allocating = Some(Allocating { connection, layout, slots: slots.clone() });
+        self.effects.push(Effect::AllocateSlots { slots, filled, bytes });
+    }
+
+    pub(super) fn on_slots_allocated(&mut self, slots: &[SlotId], result: Result<(), NoRoom>) {
+        let is_it = |shard: &Shard| shard.allocating.as_ref().is_some_and(|it| it.slots == slots);
+        let Some((id, shard)) = self.shards.iter_mut().find(|(_, shard)| is_it(shard)) else { return };
+        let (id, Some(made)) = (id.clone(), shard.allocating.take()) else { return };
+        match result {
+            Ok(()) => {
+                let filled = made.slots.len().min(FEWEST as usize);
+                let slots = made.slots.iter().enumerate();
+                shard.slots.extend(slots.map(|(index, id)| Slot::new(*id, made.layout, index < filled)));
+                shard.layout = Some(made.layout);
+            }
+            Err(_) if made.slots.len() > FEWEST as usize => {
+                let Layout { id: layout_id, bytes, .. } = made.layout;
+                self.allocate(made.connection, &id, layout_id, bytes, FEWEST);
+            }
+            Err(error) => {
+                let need = made.layout.bytes.saturating_mul(u64::from(FEWEST));
+                let answer = no_memory(need, error.have, Some(&error.reason));
+                self.answer(made.connection, answer);
+            }
+        }
+    }
+
+    /// Memory for the slots that have none yet: a write to disk runs, so the next save but one needs them.
+    pub(super) fn fill_slots(&mut self, id: &ShardId) {
+        let Some(shard) = self.shards.get_mut(id) else { return };
+        let to_fill = shard.slots.iter_mut().filter(|slot| !slot.is_filled && !slot.is_filling);
+        for slot in to_fill {
+            slot.is_filling = true;
+            self.effects.push(Effect::FillSlot { slot: slot.id });
+        }
+    }
+
+    pub(super) fn on_slot_filled(&mut self, id: SlotId, result: Result<(), String>) {
+        let slot = self.shards.values_mut().find_map(|shard| shard.slot_mut(id));
+        let Some(slot) = slot.filter(|slot| slot.is_filling) else { return };
+        slot.is_filling = false;
+        match result {
+            Ok(()) => slot.is_filled = true,
+            // Tried again with the next write to disk. A save that takes it meanwhile gets its memory page by page.
+            Err(error) => self.warn(format!("no memory for the third slot of a checkpoint yet: {error}")),
+        }
+    }
+
+    /// Frees what became unnecessary.
+    pub(super) fn free_unused(&mut self) {
+        let mut gone = Vec::new();
+        for shard in self.shards.values_mut() {
+            gone.extend(shard.take_retired());
+        }
+        let goes = |shard: &Shard| shard.is_leaving && shard.is_idle();
+        let leaving = self.shards.values().filter(|shard| goes(shard));
+        gone.extend(leaving.flat_map(|shard| shard.slots.iter().map(|slot| slot.id)));
+        self.shards.retain(|_, shard| {
+            if !goes(shard) {
+                return true;
+            }
+            shard.slots.clear();
+            shard.layout = None;
+            // The job may ask again for what was written.
+            !shard.reports.is_empty()
+        });
+        self.free(gone);
+    }
+
+    fn free(&mut self, slots: Vec<SlotId>) {
+        if !slots.is_empty() {
+            self.effects.push(Effect::FreeSlots { slots });
+        }
+    }
+}
+
+fn no_memory(need: u64, have: Option<u64>, reason: Option<&str>) -> Answer {
+    let have_text = have.map(|have| format!(", and {have} are there")).unwrap_or_default();
+    let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+    let text = format!(
+        "two slots for a checkpoint in memory need {need} bytes{have_text}{reason}; give the job more memory, or raise \
+         --flash-ckpt-memory"
+    );
+    let refusal = Refusal { need: Some(need), have, ..Refusal::new(ErrorCode::NoMemory, text) };
+    (Reply::Error(refusal), Fds::None)
+}

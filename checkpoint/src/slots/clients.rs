@@ -1,0 +1,363 @@
+//! Connections: hello, the order of requests, and what becomes of a connection that ends.
+
+use super::{
+    Saver,
+    api::{Connection, Effect, Fds, Process},
+    client::{Client, Identity, Loading, MAX_BACKLOG, Pending},
+    folders::MAX_DIRS,
+    shard::{Facts, Shard, SlotState, Writer},
+};
+use crate::message::{ErrorCode, Hello, MAX_WAIT_MS, Refusal, Reply, Request, Role, VERSION};
+
+/// Connections at most.
+const MAX_CONNECTIONS: usize = 1024;
+
+/// Shards of a node at most.
+const MAX_SHARDS: usize = 256;
+
+/// How long a hello waits for its round, for the death of the writer before it, and for the folder.
+const HELLO_MS: u64 = 10_000;
+
+/// How long a load may take: a file of 24 GB is read in less than a minute, one of a file system that hangs never.
+const LOAD_MS: u64 = 1_800_000;
+
+/// How long a begin waits for a slot.
+const BEGIN_MS: u64 = 600_000;
+
+pub(super) type Answer = (Reply, Fds);
+
+pub(super) fn refuse(code: ErrorCode, text: impl AsRef<str>) -> Option<Answer> {
+    Some((Reply::Error(Refusal::new(code, text)), Fds::None))
+}
+
+impl Saver {
+    pub(super) fn on_connected(&mut self, connection: Connection, process: Process) {
+        if self.clients.len() >= MAX_CONNECTIONS {
+            let text = format!("the saver has {MAX_CONNECTIONS} connections, the maximum; close one");
+            let reply = Reply::Error(Refusal::new(ErrorCode::TooMany, text));
+            self.effects.push(Effect::Reply { connection, reply, fds: Fds::None });
+            self.effects.push(Effect::Close { connection });
+            return;
+        }
+        self.living.insert(process);
+        self.clients.insert(connection, Client::new(process));
+    }
+
+    pub(super) fn on_received(&mut self, connection: Connection, request: Result<Request, Refusal>) {
+        let Some(client) = self.clients.get_mut(&connection).filter(|client| !client.is_gone) else { return };
+        if client.backlog.len() < MAX_BACKLOG {
+            client.backlog.push_back(request);
+            return;
+        }
+        let text =
+            format!("{MAX_BACKLOG} requests wait already; wait for the replies; this connection is closed");
+        let reply = Reply::Error(Refusal::new(ErrorCode::TooMany, text));
+        self.effects.push(Effect::Reply { connection, reply, fds: Fds::None });
+        self.close(connection);
+    }
+
+    /// What was sent before the end still counts, a `commit` above all.
+    pub(super) fn on_disconnected(&mut self, connection: Connection) {
+        if let Some(client) = self.clients.get_mut(&connection) {
+            client.is_gone = true;
+            let pending = client.pending.take();
+            self.drop_unanswered(connection, pending);
+        }
+    }
+
+    pub(super) fn on_process_died(&mut self, process: Process) {
+        self.living.remove(&process);
+        let mut to_examine = Vec::new();
+        for shard in self.shards.values_mut() {
+            if shard.writer.is_some_and(|writer| writer.process == process) {
+                shard.writer = None;
+            }
+            for slot in &mut shard.slots {
+                slot.pins.retain(|_, reader| *reader != process);
+                match &slot.state {
+                    SlotState::Writing(write) if write.process == process => {
+                        slot.state = SlotState::Examined(write.clone());
+                        to_examine.push(slot.id);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let read = to_examine.into_iter().map(|slot| Effect::ReadHeader { slot });
+        self.effects.extend(read);
+        // A child may hold the connection of a dead process open; nothing that it says counts.
+        let of_dead = self.clients.iter().filter(|(_, client)| client.process == process);
+        let of_dead: Vec<Connection> = of_dead.map(|(connection, _)| *connection).collect();
+        for connection in of_dead {
+            self.close(connection);
+        }
+    }
+
+    pub(super) fn close(&mut self, connection: Connection) {
+        let Some(client) = self.clients.remove(&connection) else { return };
+        if !client.is_gone {
+            self.effects.push(Effect::Close { connection });
+        }
+        self.drop_unanswered(connection, client.pending);
+    }
+
+    /// A slot that was to be read, but was never given out, is not pinned any longer.
+    fn drop_unanswered(&mut self, connection: Connection, pending: Option<Pending>) {
+        if let Some(Pending::Load { loading: Loading::Header { slot, .. }, .. }) = pending
+            && let Some(slot) = self.shards.values_mut().find_map(|shard| shard.slot_mut(slot))
+        {
+            slot.pins.remove(&connection);
+        }
+    }
+
+    pub(super) fn answer(&mut self, connection: Connection, (reply, fds): Answer) {
+        let Some(client) = self.clients.get_mut(&connection) else { return };
+        client.pending = None;
+        if !client.is_gone {
+            self.effects.push(Effect::Reply { connection, reply, fds });
+        }
+    }
+
+    /// Carries out requests as far as possible.
+    pub(super) fn advance_clients(&mut self) {
+        // What one client does can free what another waits for, so until nothing moves. Each turn answers a request, and
+        // there are so many at most.
+        loop {
+            let connections: Vec<Connection> = self.clients.keys().copied().collect();
+            let mut moved = false;
+            for connection in connections {
+                while self.advance_client(connection) {
+                    moved = true;
+                }
+            }
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    /// Whether a request was answered, or the next one taken up.
+    fn advance_client(&mut self, connection: Connection) -> bool {
+        let Some(client) = self.clients.get_mut(&connection) else { return false };
+        if let Some(pending) = client.pending.take() {
+            let (pending, answer) = self.advance(connection, pending);
+            let Some(answer) = answer else {
+                if let Some(client) = self.clients.get_mut(&connection) {
+                    client.pending = pending;
+                }
+                return false;
+            };
+            self.answer(connection, answer);
+            return true;
+        }
+        let is_gone = client.is_gone;
+        let Some(request) = client.backlog.pop_front() else {
+            if is_gone {
+                self.clients.remove(&connection);
+            }
+            return false;
+        };
+        match request {
+            Err(refusal) => {
+                let is_last = refusal.code == ErrorCode::TooLong;
+                self.answer(connection, (Reply::Error(refusal), Fds::None));
+                if is_last {
+                    self.close(connection);
+                }
+            }
+            Ok(request) => {
+                if let Some(answer) = self.take_up(connection, request) {
+                    self.answer(connection, answer);
+                }
+            }
+        }
+        true
+    }
+
+    /// Takes a request up; an answer if there is one at once.
+    fn take_up(&mut self, connection: Connection, request: Request) -> Option<Answer> {
+        let now = self.now;
+        let client = self.clients.get(&connection)?;
+        if let Request::Status {} = request {
+            return Some((Reply::Status(self.status()), Fds::None));
+        }
+        if let (Request::Hello(_), Some(_)) = (&request, &client.identity) {
+            return refuse(
+                ErrorCode::OutOfOrder,
+                "this connection has said hello; open another one for another shard",
+            );
+        }
+        if let (None, false) = (&client.identity, matches!(request, Request::Hello(_))) {
+            return refuse(ErrorCode::OutOfOrder, "the first request of a connection is hello");
+        }
+        let is_write = matches!(
+            request,
+            Request::Alloc { .. } | Request::Begin { .. } | Request::Commit { .. } | Request::Abort { .. }
+        );
+        if is_write && !client.is_writer() {
+            let text = "this connection is a reader; say hello with the role `writer` to save";
+            return refuse(ErrorCode::OutOfOrder, text);
+        }
+        let pending = match request {
+            Request::Status {} => return None,
+            Request::Commit { step, slot, wish } => {
+                return self.on_commit_request(connection, step, slot, wish);
+            }
+            Request::Abort { slot } => return self.on_abort(connection, slot),
+            Request::LoadedDone { slot } => return self.on_loaded_done(connection, slot),
+            // What follows waits for something, and nobody reads the answer.
+            _ if client.is_gone => return None,
+            Request::Hello(hello) => {
+                Pending::Hello { hello: Box::new(hello), reading: None, until: now.plus(HELLO_MS) }
+            }
+            Request::Alloc { bytes, layout_id, slots } => Pending::Alloc { bytes, layout_id, slots },
+            Request::Begin { step, layout_id, wait } => {
+                let until = if wait { now.plus(BEGIN_MS) } else { now };
+                Pending::Begin { step, layout_id, until }
+            }
+            Request::Load { step } => {
+                Pending::Load { exactly: step, loading: Loading::Start, until: now.plus(LOAD_MS) }
+            }
+            Request::Wait { step, timeout_ms } => {
+                let follows = step.is_none();
+                let step = step.or_else(|| self.newest_wish(connection));
+                Pending::Wait { step, follows, until: now.plus(timeout_ms.min(MAX_WAIT_MS)) }
+            }
+        };
+        self.clients.get_mut(&connection)?.pending = Some(pending);
+        None
+    }
+
+    fn advance(&mut self, connection: Connection, pending: Pending) -> (Option<Pending>, Option<Answer>) {
+        match pending {
+            Pending::Hello { hello, reading, until } => self.advance_hello(connection, hello, reading, until),
+            Pending::Alloc { bytes, layout_id, slots } => {
+                let answer = self.advance_alloc(connection, bytes, layout_id, slots);
+                (Some(Pending::Alloc { bytes, layout_id, slots }), answer)
+            }
+            Pending::Begin { step, layout_id, until } => {
+                let answer = self.advance_begin(connection, step, layout_id, until);
+                (Some(Pending::Begin { step, layout_id, until }), answer)
+            }
+            Pending::Load { exactly, loading, until } => {
+                let (loading, answer) = self.advance_load(connection, exactly, loading, until);
+                (Some(Pending::Load { exactly, loading, until }), answer)
+            }
+            Pending::Wait { step, follows, until } => self.advance_wait(connection, step, follows, until),
+        }
+    }
+
+    fn advance_hello(
+        &mut self,
+        connection: Connection,
+        hello: Box<Hello>,
+        mut reading: Option<u64>,
+        until: crate::Moment,
+    ) -> (Option<Pending>, Option<Answer>) {
+        let answer = self.hello_answer(connection, &hello, &mut reading, self.now >= until);
+        (Some(Pending::Hello { hello, reading, until }), answer)
+    }
+
+    /// `None`: something must come first.
+    fn hello_answer(
+        &mut self,
+        connection: Connection,
+        hello: &Hello,
+        reading: &mut Option<u64>,
+        is_late: bool,
+    ) -> Option<Answer> {
+        use ErrorCode::{Closing, Invalid, NotReady, StaleRound, TooMany, WriterExists};
+        if self.ending.is_some() {
+            return refuse(Closing, "the saver is about to end, because the job does");
+        }
+        let own = &self.settings.run_id;
+        if hello.run_id != *own {
+            return refuse(
+                Invalid,
+                format!("the run is `{own}`, not `{}`; use TORCHELASTIC_RUN_ID", hello.run_id),
+            );
+        }
+        let known = self.terms.as_ref().filter(|terms| hello.round.is_none_or(|round| round <= terms.round));
+        let Some(terms) = known else {
+            let round = hello.round.map_or_else(|| "its round".to_owned(), |round| format!("round {round}"));
+            let text = format!("the agent of this node has not said anything of {round} yet; try again");
+            return if is_late { refuse(NotReady, text) } else { None };
+        };
+        let (round, world, ranks) = (terms.round, terms.world, terms.ranks());
+        if hello.round.is_some_and(|of| of < round) {
+            let text =
+                format!("this worker is of a round before round {round}, which runs; it should have ended");
+            return refuse(StaleRound, text);
+        }
+        if hello.world != world || !ranks.contains(&hello.rank) {
+            let text = format!(
+                "rank {} of {} is not of this node, which has ranks {} to {} of {}; use RANK and WORLD_SIZE as they are",
+                hello.rank,
+                hello.world,
+                ranks.start,
+                ranks.end.saturating_sub(1),
+                world
+            );
+            return refuse(Invalid, text);
+        }
+        if !self.dirs.contains_key(&hello.dir) && !self.has_room_for_folder() {
+            let text =
+                format!("this node has checkpoints in {MAX_DIRS} folders, the maximum; use one of them");
+            return refuse(TooMany, text);
+        }
+        let shard = hello.id();
+        let process = self.clients.get(&connection)?.process;
+        if hello.role == Role::Writer {
+            if !self.shards.contains_key(&shard) && self.shards.len() >= MAX_SHARDS {
+                self.free_abandoned(&shard, true);
+            }
+            if !self.shards.contains_key(&shard) && self.shards.len() >= MAX_SHARDS {
+                let text = format!("this node has {MAX_SHARDS} shards, the maximum; use fewer folders");
+                return refuse(TooMany, text);
+            }
+            let writer = self.shards.get(&shard).and_then(|shard| shard.writer);
+            if writer.is_some_and(|writer| writer.process != process) {
+                let text = format!(
+                    "another process, which lives, is the writer of shard {} of {}; each shard has one writer: the rank \
+                     whose shard it is",
+                    hello.shard, hello.dir
+                );
+                return if is_late { refuse(WriterExists, text) } else { None };
+            }
+        }
+        let wanted = *reading.get_or_insert_with(|| self.read_folder(&hello.dir));
+        let folder = self.dirs.get(&hello.dir)?;
+        if folder.ended < wanted && !is_late {
+            return None;
+        }
+        if hello.role == Role::Writer {
+            self.admit_writer(connection, process, hello);
+        }
+        let identity = Identity { hello: hello.clone(), shard: shard.clone(), round, is_under_way: false };
+        self.clients.get_mut(&connection)?.identity = Some(identity);
+        let slots = self.shards.get(&shard).map_or(0, |shard| shard.current().count());
+        let reply = Reply::Welcome {
+            v: VERSION,
+            epoch: self.settings.epoch,
+            slots: u32::try_from(slots).unwrap_or(u32::MAX),
+            memory_step: self.memory_step(connection).map(|(step, _)| step),
+            disk_step: self.disk_step(&shard.dir),
+        };
+        Some((reply, Fds::None))
+    }
+
+    fn admit_writer(&mut self, connection: Connection, process: Process, hello: &Hello) {
+        let facts = Facts::of(hello);
+        let shard = self.shards.entry(hello.id()).or_insert_with(|| Shard::new(facts.clone()));
+        if (shard.facts.n_shards, shard.facts.replicated) != (facts.n_shards, facts.replicated) {
+            // What is in memory is a part of something else.
+            shard.void(|_| false, "the number of shards has changed");
+        }
+        shard.facts = facts;
+        shard.is_leaving = false;
+        shard.writer = Some(Writer { process, connection });
+        if let (Some(keep), Some(known)) = (hello.keep, self.dirs.get_mut(&hello.dir)) {
+            known.keep = Some(keep);
+        }
+    }
+}

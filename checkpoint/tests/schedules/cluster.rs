@@ -1,0 +1,422 @@
+//! Two nodes of two ranks each, and the job.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use checkpoint::{
+    Moment,
+    job::{Effect, JobCheckpoints, Member, Note},
+    message::{FromSaver, Reply, Request, Source, ToSaver, WaitState},
+    slots::{Event, SlotId},
+};
+
+use crate::{
+    disk::Disk,
+    node::{Content, Node},
+    trace::note,
+    worker::{State, Worker},
+};
+
+const WORLD: u32 = 4;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Each rank has its part of the state.
+    Shards,
+    /// The first rank of each node saves a copy, and the second one reads it. Nodes may be replaced.
+    Copies,
+    /// Like `Shards`, with two slots each.
+    TwoSlots,
+}
+
+impl Kind {
+    pub const fn has_shards(self) -> bool {
+        matches!(self, Self::Shards | Self::TwoSlots)
+    }
+}
+
+#[derive(Debug)]
+pub struct Cluster {
+    kind: Kind,
+    now: Moment,
+    round: u32,
+    count: u64,
+    nodes: BTreeMap<u64, Node>,
+    members: [u64; 2],
+    workers: Vec<Worker>,
+    job: JobCheckpoints<u64>,
+    orders: BTreeMap<u64, VecDeque<ToSaver>>,
+    /// The agent passes the round on when its workers are about to start: later orders may be faster.
+    rounds: BTreeMap<u64, ToSaver>,
+    disk: Disk,
+    /// The slot with the newest step of each shard: what no save may take.
+    newest: BTreeMap<(u64, u32), SlotId>,
+    /// What all ranks of the round have restored, and the oldest step that is good enough.
+    restored: Option<u64>,
+    bound: u64,
+    /// The newest step that all ranks have saved, and of those for the disk, in this round.
+    saved: u64,
+    wished: Option<u64>,
+    /// A write to disk has failed in this round.
+    has_failed: bool,
+}
+
+impl Cluster {
+    pub fn new(kind: Kind) -> Self {
+        let node = || Node::new(if kind == Kind::Copies { 3 } else { 6 });
+        let mut cluster = Self {
+            kind,
+            now: Moment(0),
+            round: 0,
+            count: 2,
+            nodes: BTreeMap::from([(0, node()), (1, node())]),
+            members: [0, 1],
+            workers: Vec::new(),
+            job: JobCheckpoints::new(600_000, true),
+            orders: BTreeMap::new(),
+            rounds: BTreeMap::new(),
+            disk: Disk::default(),
+            newest: BTreeMap::new(),
+            restored: None,
+            bound: 0,
+            saved: 0,
+            wished: None,
+            has_failed: false,
+        };
+        cluster.begin_round(true);
+        cluster
+    }
+
+    /// Does one of the things that may happen next.
+    pub fn step(&mut self, choice: u16) {
+        self.now = self.now.plus(1);
+        let (what, which) = (choice % 64, usize::from(choice / 64));
+        let node = self.members[which % 2];
+        match what {
+            0 => self.crash(which),
+            1 => self.end_write(node, which % 8 < 2),
+            2..=4 => self.end_write(node, false),
+            5..=12 => self.work(node),
+            13..=22 => self.deliver_order(node),
+            23..=32 => self.deliver_report(node),
+            _ => self.advance(which % 4),
+        }
+    }
+
+    /// Without further failures everything is finished, and every wait is answered.
+    pub fn come_to_rest(&mut self) {
+        for _ in 0..300 {
+            for node in self.members {
+                self.work(node);
+                self.end_write(node, false);
+                self.deliver_order(node);
+                self.deliver_report(node);
+            }
+            let target = self.workers.iter().map(Worker::step).max().unwrap_or(0);
+            for rank in 0..4 {
+                // What some ranks have begun all of them finish.
+                let worker = &self.workers[rank];
+                if worker.state != State::Trains || worker.last.is_some_and(|last| last < target) {
+                    self.advance(rank);
+                }
+            }
+        }
+        for node in self.members {
+            let node = &self.nodes[&node];
+            assert!(node.writes.is_empty() && node.work.is_empty() && node.told.is_empty(), "{node:?}");
+        }
+        assert!(
+            self.workers.iter().all(|worker| worker.state == State::Trains),
+            "{:?} {:?} {:?} {:?}",
+            self.workers,
+            self.nodes,
+            self.orders,
+            self.job
+        );
+        assert_eq!(self.job.under_way().count(), 0, "{:?}", self.job);
+        // The last step that all have saved for the disk counts, or a newer one.
+        if let Some(wished) = self.wished.filter(|_| !self.has_failed) {
+            assert!(self.disk.tracker >= Some(wished), "{wished} {:?} {:?}", self.disk, self.job);
+        }
+        for rank in 0..4 {
+            let (state, error) = self.wait(rank);
+            assert!(
+                self.has_failed || state == WaitState::OnDisk,
+                "rank {rank} {state:?} {error:?} {:?}",
+                self.nodes[&self.members[rank / 2]].saver
+            );
+        }
+    }
+
+    fn wait(&mut self, rank: usize) -> (WaitState, Option<String>) {
+        let (node, connection) = (self.members[rank / 2], self.workers[rank].connection);
+        let request = Request::Wait { step: None, timeout_ms: 1000 };
+        let shell = self.nodes.get_mut(&node).unwrap();
+        shell.handle(self.now, Event::Received { connection, request: Ok(request) }, &mut self.disk);
+        self.now = self.now.plus(1000);
+        shell.handle(self.now, Event::Deadline, &mut self.disk);
+        match shell.replies.pop_back() {
+            Some((to, Reply::Waited { state, error, .. })) if to == connection => (state, error),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn handle(&mut self, node: u64, event: Event) {
+        self.nodes.get_mut(&node).unwrap().handle(self.now, event, &mut self.disk);
+        self.read_replies(node);
+    }
+
+    fn work(&mut self, node: u64) {
+        self.nodes.get_mut(&node).unwrap().do_work(self.now, &mut self.disk);
+        self.read_replies(node);
+    }
+
+    fn end_write(&mut self, node: u64, fails: bool) {
+        let shell = self.nodes.get_mut(&node).unwrap();
+        self.has_failed |= fails && !shell.writes.is_empty();
+        shell.end_write(self.now, &mut self.disk, fails);
+        self.read_replies(node);
+    }
+
+    fn deliver_order(&mut self, node: u64) {
+        let next = self.orders.entry(node).or_default().pop_front();
+        if let Some(message) = next.or_else(|| self.rounds.remove(&node)) {
+            note(format!("to node {node}: {message:?}"));
+            self.handle(node, Event::Agent(message));
+        }
+    }
+
+    fn deliver_report(&mut self, node: u64) {
+        let Some(message) = self.nodes.get_mut(&node).unwrap().told.pop_front() else { return };
+        let now = self.now;
+        note(format!("from node {node}: {message:?}"));
+        let effects = match message {
+            FromSaver::State { shards, .. } => self.job.on_state(now, &node, shards),
+            FromSaver::Persisted { dir, step, saved_in, given_up, shard } => {
+                self.job.on_persisted(now, &node, &dir, step, (saved_in, given_up), *shard)
+            }
+            FromSaver::Committed { dir, step } => self.job.on_committed(now, &node, &dir, step),
+            FromSaver::Failed { dir, step, shard, saved_in, reason } => {
+                self.job.on_failed(now, &node, &dir, step, shard, saved_in, &reason)
+            }
+            FromSaver::Progress(_) | FromSaver::Log { .. } => Vec::new(),
+            FromSaver::Finished {} => panic!("nothing has ended"),
+        };
+        self.order(effects);
+    }
+
+    fn order(&mut self, effects: Vec<Effect<u64>>) {
+        for effect in effects {
+            match effect {
+                Effect::Send { node, order } => self.orders.entry(node).or_default().push_back(order.into()),
+                Effect::Note(Note::Committed { .. }) => assert!(self.disk.tracker.is_some()),
+                Effect::Note(_) => {}
+            }
+        }
+    }
+
+    /// Lets a worker do the next thing that its script has.
+    fn advance(&mut self, rank: usize) {
+        let (kind, node) = (self.kind, self.members[rank / 2]);
+        let worker = &self.workers[rank];
+        let (connection, process, shard) = (worker.connection, worker.process, worker.shard(kind));
+        if worker.is_waiting {
+            return;
+        }
+        match worker.state {
+            State::Fresh => self.handle(node, Event::Connected { connection, process }),
+            // A step of training takes all ranks.
+            State::Trains => {
+                let last = worker.last;
+                let is_behind = |other: &Worker| other.last.is_none() || other.is_writer && other.last < last;
+                if self.workers.iter().any(is_behind) {
+                    return;
+                }
+            }
+            State::Begun(slot) => {
+                self.fill(rank, slot, Content::Half);
+                self.workers[rank].state = State::Half(slot);
+            }
+            State::Half(slot) => {
+                let step = worker.next_step();
+                self.fill(rank, slot, Content::Whole(step));
+                self.workers[rank].state = State::Written(slot);
+                return;
+            }
+            State::Written(slot) => {
+                self.nodes.get_mut(&node).unwrap().writers.remove(&slot);
+                self.newest.insert((node, shard), slot);
+            }
+            State::Welcome | State::Allocated | State::Loaded { .. } => {}
+        }
+        let Some(request) = self.workers[rank].request(kind, WORLD, self.round) else { return };
+        let is_begin = matches!(request, Request::Begin { .. });
+        self.workers[rank].is_waiting = true;
+        self.handle(node, Event::Received { connection, request: Ok(request) });
+        if is_begin && kind != Kind::TwoSlots {
+            assert!(!self.workers[rank].is_waiting, "a save waits {:?}", self.nodes[&node].saver);
+        }
+        self.note_saved();
+    }
+
+    fn note_saved(&mut self) {
+        let writers = self.workers.iter().filter(|worker| worker.is_writer);
+        let all = writers.map(|worker| worker.last).min().flatten();
+        if let Some(step) = all.filter(|step| *step > self.saved) {
+            self.saved = step;
+            if step.is_multiple_of(2) && Some(step) > self.restored {
+                self.wished = Some(step);
+            }
+        }
+    }
+
+    fn fill(&mut self, rank: usize, slot: SlotId, content: Content) {
+        let (node, worker) = (self.members[rank / 2], &self.workers[rank]);
+        let shell = self.nodes.get_mut(&node).unwrap();
+        assert_eq!(shell.writers.get(&slot), Some(&worker.process));
+        shell.slots.insert(slot, content);
+        shell.shards.insert(slot, worker.shard(self.kind));
+    }
+
+    fn read_replies(&mut self, node: u64) {
+        while let Some((connection, reply)) = self.nodes.get_mut(&node).unwrap().replies.pop_front() {
+            if let Some(rank) = self.workers.iter().position(|worker| worker.connection == connection) {
+                self.on_reply(node, rank, &reply);
+            }
+        }
+    }
+
+    fn on_reply(&mut self, node: u64, rank: usize, reply: &Reply) {
+        let worker = &mut self.workers[rank];
+        if let Reply::Begun { slot, .. } = reply {
+            let shell = self.nodes.get_mut(&node).unwrap();
+            let slot = SlotId(*slot);
+            assert!(
+                shell.writes.values().all(|write| write.slot != slot),
+                "a slot is taken that goes to disk"
+            );
+            let newest = self.newest.get(&(node, worker.shard(self.kind)));
+            assert_ne!(newest, Some(&slot), "the newest step is overwritten");
+            assert_eq!(shell.writers.insert(slot, worker.process), None, "a slot has two writers");
+        }
+        if let Reply::Loaded { source, step, .. } = reply {
+            assert_eq!(*source == Source::None, step.is_none());
+        }
+        let read = worker.state;
+        note(format!("node {node} to rank {rank}: {reply:?}"));
+        let Some(step) = worker.on_reply(reply) else { return };
+        if let State::Loaded { slot, .. } = read {
+            self.newest.insert((node, worker.shard(self.kind)), slot);
+        }
+        assert!(
+            step >= self.bound,
+            "step {step} is restored, but {} was saved by all {:?}",
+            self.bound,
+            self.disk
+        );
+        assert!(
+            self.restored.is_none_or(|restored| restored == step),
+            "ranks restore {step} and {:?}",
+            self.restored
+        );
+        if self.restored.is_none() {
+            self.restored = Some(step);
+            self.saved = step;
+        }
+    }
+
+    /// A worker dies, and the others with it, each wherever it is. With copies a node may be lost too.
+    fn crash(&mut self, which: usize) {
+        let lost =
+            (self.kind == Kind::Copies && which.is_multiple_of(4)).then_some(self.members[which / 4 % 2]);
+        // Ranks that had not restored anything yet are as good as what the round before had.
+        self.bound = if self.restored.is_some() { self.saved } else { self.bound };
+        if lost.is_some() {
+            // What the other node still has must go to disk, which may fail.
+            self.bound = self.disk.tracker.unwrap_or(0).min(self.bound);
+        }
+        note(format!("crash; lost: {lost:?}"));
+        self.job.end_round();
+        let now = self.now;
+        for node in self.members {
+            // An agent whose workers have not started yet will not start them, so it does not pass the round on.
+            self.orders.entry(node).or_default().retain(|order| !matches!(order, ToSaver::Round { .. }));
+            if let Some(round) = self.rounds.remove(&node) {
+                while !self.orders.entry(node).or_default().is_empty() {
+                    self.deliver_order(node);
+                }
+                self.handle(node, Event::Agent(round));
+            }
+            if lost == Some(node) {
+                self.nodes.remove(&node);
+                self.orders.remove(&node);
+                let effects = self.job.on_gone(now, &node);
+                self.order(effects);
+            } else {
+                self.end_workers(node, which.is_multiple_of(2));
+            }
+        }
+        if let Some(lost) = lost {
+            self.count += 1;
+            self.nodes.insert(self.count, Node::new(3));
+            let place = usize::from(self.members[1] == lost);
+            self.members[place] = self.count;
+        }
+        self.begin_round(which.is_multiple_of(3));
+    }
+
+    /// All workers of a node die, and the agent is told what is in memory.
+    fn end_workers(&mut self, node: u64, agent_is_first: bool) {
+        let gone = Event::Agent(ToSaver::WorkersGone { round: self.round });
+        let first = if self.members[0] == node { 0 } else { 2 };
+        if agent_is_first {
+            self.handle(node, gone.clone());
+        }
+        for rank in first..first + 2 {
+            let (connection, process) = (self.workers[rank].connection, self.workers[rank].process);
+            self.nodes.get_mut(&node).unwrap().writers.retain(|_, writer| *writer != process);
+            self.handle(node, Event::Disconnected { connection });
+            self.handle(node, Event::ProcessDied { process });
+        }
+        if !agent_is_first {
+            self.handle(node, gone);
+        }
+        while !self.nodes[&node].work.is_empty() || !self.nodes[&node].told.is_empty() {
+            self.work(node);
+            self.deliver_report(node);
+        }
+    }
+
+    fn begin_round(&mut self, is_in_order: bool) {
+        let is_first = self.workers.is_empty();
+        self.round += u32::from(!is_first);
+        let member = |(index, node): (usize, &u64)| Member {
+            node: *node,
+            first_rank: u32::try_from(index).unwrap() * 2,
+            local_world_size: 2,
+        };
+        let members: Vec<Member<u64>> = self.members.iter().enumerate().map(member).collect();
+        let (restore, effects) = self.job.begin_round(self.now, self.round, WORLD, members.clone());
+        note(format!("round {} of {:?}: {restore:?}, {effects:?}", self.round, self.members));
+        self.order(effects);
+        for Member { node, first_rank, local_world_size } in members {
+            let round = ToSaver::Round {
+                round: self.round,
+                world: WORLD,
+                first_rank,
+                local_world_size,
+                restore: restore.clone(),
+                memory_is_void: false,
+            };
+            if is_in_order {
+                self.orders.entry(node).or_default().push_back(round);
+            } else {
+                self.rounds.insert(node, round);
+            }
+        }
+        self.count += 10;
+        let numbers = (0..WORLD).map(|rank| (rank, self.count + u64::from(rank)));
+        self.workers = numbers.map(|(rank, number)| Worker::new(self.kind, rank, number)).collect();
+        self.newest.clear();
+        (self.restored, self.wished, self.has_failed, self.saved) = (None, None, false, 0);
+    }
+}

@@ -1,0 +1,51 @@
+//! Savers of several nodes and the job's side together, under random schedules: workers that save in step with each
+//! other, deaths at any point, disks that are slow or fail, messages that come late, nodes that are replaced.
+//!
+//! What must hold whatever happens:
+//! - a slot never has two writers, and is never written while it is read or written to disk;
+//! - with three slots no save is refused, and the newest whole step is never overwritten;
+//! - all ranks of a round restore the same step, and none that is older than the last one that all had saved;
+//! - the tracker never names a step without all of its files;
+//! - every wait is answered.
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests may panic and print, their helpers too")]
+
+mod cluster;
+mod disk;
+mod node;
+mod trace;
+mod worker;
+
+use proptest::{collection::vec, prelude::*};
+
+use cluster::{Cluster, Kind};
+
+/// Enough for about ten saves of all ranks and three rounds.
+const LENGTH: usize = 600;
+
+fn run(kind: Kind, choices: &[u16]) {
+    let _trace = trace::Trace::new();
+    let mut cluster = Cluster::new(kind);
+    for choice in choices {
+        cluster.step(*choice);
+    }
+    cluster.come_to_rest();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn shards(choices in vec(any::<u16>(), 0..LENGTH)) {
+        run(Kind::Shards, &choices);
+    }
+
+    #[test]
+    fn copies(choices in vec(any::<u16>(), 0..LENGTH)) {
+        run(Kind::Copies, &choices);
+    }
+
+    #[test]
+    fn two_slots(choices in vec(any::<u16>(), 0..LENGTH)) {
+        run(Kind::TwoSlots, &choices);
+    }
+}

@@ -1,0 +1,618 @@
+//! Checkpoints that nodes keep in memory. What a node says of them comes from the workers' own programs: every number
+//! has its range, and every list its length.
+
+use checkpoint::{
+    job::Order,
+    manifest::Manifest,
+    message::{
+        Dir, FileSum, Format, MAX_ALSO, MAX_CHUNKS, MAX_PATH, MAX_STEP, MAX_STEPS, MAX_WORLD, RestorePoint,
+        RestoreSource, ShardFile, ShardState,
+    },
+};
+use prost::Message as _;
+use rules::{
+    NodeId, Round,
+    checkpoints::{CheckpointProgress, CheckpointReport, RunningWrite},
+};
+
+use super::{ConvertError, MAX_TEXT, cut, limited, node_id, round};
+use crate::{MAX_REQUEST_BYTES, pb};
+
+/// Shards of one node, in all folders.
+const MAX_SHARDS: usize = 1024;
+
+/// The bytes of what a node has in memory, of a request. The rest has room for everything else that it says.
+const MAX_FOLDERS_BYTES: usize = MAX_REQUEST_BYTES / 2;
+
+/// Folders whose steps are decided for all nodes.
+const MAX_RESTORED: usize = 64;
+
+/// A report of a node about its checkpoints.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CheckpointMessage {
+    /// To be recorded.
+    Report { node: NodeId, report: Box<CheckpointReport> },
+    /// For people.
+    Progress { node: NodeId, progress: CheckpointProgress },
+}
+
+impl CheckpointMessage {
+    /// Returns the node that it is from.
+    #[must_use]
+    pub fn sender(&self) -> &NodeId {
+        match self {
+            Self::Report { node, .. } | Self::Progress { node, .. } => node,
+        }
+    }
+}
+
+impl TryFrom<pb::CheckpointReport> for CheckpointMessage {
+    type Error = ConvertError;
+
+    fn try_from(wire: pb::CheckpointReport) -> Result<Self, ConvertError> {
+        use pb::checkpoint_report::Report as Wire;
+        let node = node_id(wire.node_id, "node_id")?;
+        let report = match wire.report.ok_or(ConvertError::Missing { field: "report" })? {
+            Wire::Kept(pb::CheckpointsKept {}) => CheckpointReport::Kept,
+            Wire::InMemory(pb::CheckpointsInMemory { folders, last }) => {
+                CheckpointReport::InMemory { shards: shards(folders)?, last }
+            }
+            Wire::Persisted(pb::ShardPersisted { dir: path, step: number, saved_in, shard, given_up }) => {
+                let shard = shard.ok_or(ConvertError::Missing { field: "shard" })?;
+                let length = shard.encoded_len();
+                if length > MAX_FOLDERS_BYTES {
+                    return Err(ConvertError::TooLong { field: "shard", length, max: MAX_FOLDERS_BYTES });
+                }
+                CheckpointReport::Persisted {
+                    dir: dir(path)?,
+                    step: step(number)?,
+                    saved_in: round(saved_in, "saved_in")?.0,
+                    given_up,
+                    shard: Box::new(shard.try_into()?),
+                }
+            }
+            Wire::Committed(pb::CheckpointCommitted { dir: path, step: number }) => {
+                CheckpointReport::Committed { dir: dir(path)?, step: step(number)? }
+            }
+            Wire::Failed(pb::CheckpointFailed { dir: path, step: number, shard, saved_in, reason }) => {
+                let shard = shard.map(|it| below(it, MAX_WORLD, "shard", "below 1048576")).transpose()?;
+                CheckpointReport::Failed {
+                    dir: dir(path)?,
+                    step: step(number)?,
+                    shard,
+                    saved_in: saved_in.map(|it| round(it, "saved_in")).transpose()?.map(|Round(round)| round),
+                    reason: limited(reason, MAX_TEXT, "reason")?,
+                }
+            }
+            Wire::Closed(pb::CheckpointsClosed {}) => CheckpointReport::Closed,
+            Wire::Write(pb::CheckpointWrite { dir: path, shard, step: number, bytes, total }) => {
+                let shard = below(shard, MAX_WORLD, "shard", "below 1048576")?;
+                let write = RunningWrite { dir: dir(path)?, shard, step: step(number)?, bytes, of: total };
+                return Ok(Self::Progress { node, progress: CheckpointProgress::Writing(write) });
+            }
+            Wire::Steps(pb::CheckpointSteps { steps }) => {
+                if steps.len() > MAX_SHARDS {
+                    let length = steps.len();
+                    return Err(ConvertError::TooLong { field: "steps", length, max: MAX_SHARDS });
+                }
+                let newest = |wire: pb::CheckpointStep| Ok((dir(wire.dir)?, step(wire.step)?));
+                let steps = steps.into_iter().map(newest).collect::<Result<_, _>>()?;
+                return Ok(Self::Progress { node, progress: CheckpointProgress::InMemory { steps } });
+            }
+        };
+        Ok(Self::Report { node, report: Box::new(report) })
+    }
+}
+
+/// The report of a node about its checkpoints. One that is too long for a request, by its names of files, becomes a
+/// failure of its shard.
+#[must_use]
+pub fn checkpoint_report(node_id: String, report: CheckpointReport) -> pb::CheckpointReport {
+    use pb::checkpoint_report::Report as Wire;
+    let report = match report {
+        CheckpointReport::Kept => Wire::Kept(pb::CheckpointsKept {}),
+        CheckpointReport::InMemory { shards, last } => {
+            Wire::InMemory(pb::CheckpointsInMemory { folders: folders(shards), last })
+        }
+        CheckpointReport::Persisted { dir, step, saved_in, given_up, shard } => {
+            let number = shard.shard;
+            let shard = pb::ShardFile::from(*shard);
+            if shard.encoded_len() > MAX_FOLDERS_BYTES {
+                let reason = "the names of its files are too long for the job master".to_owned();
+                let (shard, saved_in) = (Some(number), Some(saved_in));
+                return checkpoint_report(
+                    node_id,
+                    CheckpointReport::Failed { dir, step, shard, saved_in, reason },
+                );
+            }
+            let shard = Some(shard);
+            Wire::Persisted(pb::ShardPersisted { dir: dir.into(), step, saved_in, shard, given_up })
+        }
+        CheckpointReport::Committed { dir, step } => {
+            Wire::Committed(pb::CheckpointCommitted { dir: dir.into(), step })
+        }
+        CheckpointReport::Failed { dir, step, shard, saved_in, reason } => {
+            let reason = cut(reason);
+            Wire::Failed(pb::CheckpointFailed { dir: dir.into(), step, shard, saved_in, reason })
+        }
+        CheckpointReport::Closed => Wire::Closed(pb::CheckpointsClosed {}),
+    };
+    pb::CheckpointReport { node_id, report: Some(report) }
+}
+
+/// The report of how far a node is, as much as fits into a request.
+#[must_use]
+pub fn checkpoint_progress(node_id: String, progress: CheckpointProgress) -> pb::CheckpointReport {
+    use pb::checkpoint_report::Report as Wire;
+    let report = match progress {
+        CheckpointProgress::Writing(RunningWrite { dir, shard, step, bytes, of }) => {
+            Wire::Write(pb::CheckpointWrite { dir: dir.into(), shard, step, bytes, total: of })
+        }
+        CheckpointProgress::InMemory { steps } => {
+            let mut bytes = 0;
+            let fits = |(dir, _): &(Dir, u64)| {
+                bytes += dir.as_str().len() + 32;
+                bytes <= MAX_FOLDERS_BYTES
+            };
+            let steps = steps.into_iter().take(MAX_SHARDS).take_while(fits);
+            let step = |(dir, step): (Dir, u64)| pb::CheckpointStep { dir: dir.into(), step };
+            Wire::Steps(pb::CheckpointSteps { steps: steps.map(step).collect() })
+        }
+    };
+    pb::CheckpointReport { node_id, report: Some(report) }
+}
+
+/// By folder, as much as fits into a request: of what is left out the master knows nothing, so that it is restored from
+/// disk.
+pub(super) fn folders(shards: Vec<ShardState>) -> Vec<pb::CheckpointFolder> {
+    let mut folders: Vec<pb::CheckpointFolder> = Vec::new();
+    let (mut bytes, mut count) = (0, 0);
+    for ShardState { dir, shard, n_shards, replicated, world, rank, steps, wishes, disk_step } in shards {
+        let state = pb::ShardState { shard, n_shards, replicated, world, rank, steps, wishes, disk_step };
+        let dir = String::from(dir);
+        let is_new = folders.last().is_none_or(|last| last.dir != dir);
+        // Tags and lengths: less than 16 bytes each.
+        bytes += state.encoded_len() + 16 + if is_new { dir.len() + 16 } else { 0 };
+        count += 1;
+        if bytes > MAX_FOLDERS_BYTES || count > MAX_SHARDS {
+            break;
+        }
+        match folders.last_mut().filter(|_| !is_new) {
+            Some(folder) => folder.shards.push(state),
+            None => folders.push(pb::CheckpointFolder { dir, shards: vec![state] }),
+        }
+    }
+    folders
+}
+
+pub(super) fn shards(folders: Vec<pb::CheckpointFolder>) -> Result<Vec<ShardState>, ConvertError> {
+    let length = folders.iter().map(|folder| folder.shards.len()).sum::<usize>().max(folders.len());
+    if length > MAX_SHARDS {
+        return Err(ConvertError::TooLong { field: "checkpoints", length, max: MAX_SHARDS });
+    }
+    let mut states = Vec::new();
+    for pb::CheckpointFolder { dir: path, shards } in folders {
+        let dir = dir(path)?;
+        for wire in shards {
+            states.push(shard_state(dir.clone(), wire)?);
+        }
+    }
+    // More than an agent sends.
+    let kept: usize = self::folders(states.clone()).iter().map(|folder| folder.shards.len()).sum();
+    if kept < states.len() {
+        return Err(ConvertError::TooLong { field: "checkpoints", length: states.len(), max: kept });
+    }
+    Ok(states)
+}
+
+fn shard_state(dir: Dir, wire: pb::ShardState) -> Result<ShardState, ConvertError> {
+    let (shard, n_shards) = part(wire.shard, wire.n_shards)?;
+    let (rank, world) = place(wire.rank, wire.world)?;
+    Ok(ShardState {
+        dir,
+        shard,
+        n_shards,
+        replicated: wire.replicated,
+        world,
+        rank,
+        steps: steps(wire.steps, "steps")?,
+        wishes: steps(wire.wishes, "wishes")?,
+        disk_step: wire.disk_step.map(step).transpose()?,
+    })
+}
+
+fn steps(steps: Vec<u64>, field: &'static str) -> Result<Vec<u64>, ConvertError> {
+    if steps.len() > MAX_STEPS {
+        return Err(ConvertError::TooLong { field, length: steps.len(), max: MAX_STEPS });
+    }
+    if let Some(pair) = steps.windows(2).find(|pair| pair[0] >= pair[1]) {
+        let value = pair[1];
+        return Err(ConvertError::Range { field, value, expected: "more than the one before" });
+    }
+    steps.into_iter().map(step).collect()
+}
+
+fn dir(path: String) -> Result<Dir, ConvertError> {
+    let path = limited(path, MAX_PATH, "dir")?;
+    Dir::try_from(path).map_err(|error| ConvertError::Document { field: "dir", reason: error.to_string() })
+}
+
+fn step(value: u64) -> Result<u64, ConvertError> {
+    let expected = "at most 9007199254740991";
+    (value <= MAX_STEP).then_some(value).ok_or(ConvertError::Range { field: "step", value, expected })
+}
+
+fn below(value: u32, end: u32, field: &'static str, expected: &'static str) -> Result<u32, ConvertError> {
+    (value < end).then_some(value).ok_or(ConvertError::Range { field, value: u64::from(value), expected })
+}
+
+/// A shard's number, and how many there are.
+fn part(shard: u32, n_shards: u32) -> Result<(u32, u32), ConvertError> {
+    let n_shards = sized(n_shards, "n_shards")?;
+    Ok((below(shard, n_shards, "shard", "below n_shards")?, n_shards))
+}
+
+/// A rank, and the size of its world.
+fn place(rank: u32, world: u32) -> Result<(u32, u32), ConvertError> {
+    let world = sized(world, "world")?;
+    Ok((below(rank, world, "rank", "below world")?, world))
+}
+
+fn sized(value: u32, field: &'static str) -> Result<u32, ConvertError> {
+    let expected = "1 to 1048576";
+    let is_valid = (1..=MAX_WORLD).contains(&value);
+    is_valid.then_some(value).ok_or(ConvertError::Range { field, value: u64::from(value), expected })
+}
+
+fn format(format: pb::CheckpointFormat) -> Result<Format, ConvertError> {
+    Ok(match format {
+        pb::CheckpointFormat::Pt => Format::Pt,
+        pb::CheckpointFormat::Dcp => Format::Dcp,
+        pb::CheckpointFormat::Safetensors => Format::Safetensors,
+        pb::CheckpointFormat::Unspecified => return Err(ConvertError::Missing { field: "format" }),
+    })
+}
+
+fn format_of(format: Format) -> i32 {
+    i32::from(match format {
+        Format::Pt => pb::CheckpointFormat::Pt,
+        Format::Dcp => pb::CheckpointFormat::Dcp,
+        Format::Safetensors => pb::CheckpointFormat::Safetensors,
+    })
+}
+
+impl TryFrom<pb::ShardFile> for ShardFile {
+    type Error = ConvertError;
+
+    fn try_from(wire: pb::ShardFile) -> Result<Self, ConvertError> {
+        let format = format(wire.format())?;
+        let (shard, n_shards) = part(wire.shard, wire.n_shards)?;
+        let (rank, world) = place(wire.rank, wire.world)?;
+        if wire.also.len() > MAX_ALSO {
+            let length = wire.also.len();
+            return Err(ConvertError::TooLong { field: "also", length, max: MAX_ALSO });
+        }
+        let first = sum(wire.file.ok_or(ConvertError::Missing { field: "file" })?)?;
+        let FileSum { file, bytes, chunk_bytes, crc32 } = first;
+        let also = wire.also.into_iter().map(sum).collect::<Result<_, _>>()?;
+        let replicated = wire.replicated;
+        Ok(Self { shard, rank, n_shards, world, replicated, format, file, bytes, chunk_bytes, crc32, also })
+    }
+}
+
+impl From<ShardFile> for pb::ShardFile {
+    fn from(shard: ShardFile) -> Self {
+        let ShardFile {
+            shard,
+            rank,
+            n_shards,
+            world,
+            replicated,
+            format,
+            file,
+            bytes,
+            chunk_bytes,
+            crc32,
+            also,
+        } = shard;
+        let file = Some(sum_of(FileSum { file, bytes, chunk_bytes, crc32 }));
+        let (format, also) = (format_of(format), also.into_iter().map(sum_of).collect());
+        Self { shard, rank, n_shards, world, replicated, format, file, also }
+    }
+}
+
+fn sum(wire: pb::FileSum) -> Result<FileSum, ConvertError> {
+    let pb::FileSum { file, bytes, chunk_bytes, crc32 } = wire;
+    if file.is_empty() {
+        return Err(ConvertError::Missing { field: "file.file" });
+    }
+    if crc32.len() > MAX_CHUNKS {
+        let length = crc32.len();
+        return Err(ConvertError::TooLong { field: "file.crc32", length, max: MAX_CHUNKS });
+    }
+    Ok(FileSum { file: limited(file, MAX_PATH, "file.file")?, bytes, chunk_bytes, crc32 })
+}
+
+fn sum_of(FileSum { file, bytes, chunk_bytes, crc32 }: FileSum) -> pb::FileSum {
+    pb::FileSum { file, bytes, chunk_bytes, crc32 }
+}
+
+impl From<Order> for pb::CheckpointOrder {
+    fn from(order: Order) -> Self {
+        use pb::checkpoint_order::Order as Wire;
+        let (dir, step, order) = match order {
+            Order::Commit { dir, step, manifest } => {
+                // The time is the one at which it is written.
+                let Manifest { version, step: _, world, n_shards, replicated, format, time: _, shards } =
+                    *manifest;
+                let shards = shards.into_iter().map(pb::ShardFile::from).collect();
+                let format = format_of(format);
+                (
+                    dir,
+                    step,
+                    Wire::Commit(pb::Manifest { version, world, n_shards, replicated, format, shards }),
+                )
+            }
+            Order::Committed { dir, step } => (dir, step, Wire::Committed(pb::StepCommitted {})),
+            Order::Persist { dir, step } => (dir, step, Wire::Persist(pb::PersistStep {})),
+            Order::Fail { dir, step, saved_in, given_up, reason } => {
+                (dir, step, Wire::Fail(pb::StepFailed { reason: cut(reason), saved_in, given_up }))
+            }
+        };
+        Self { dir: dir.into(), step, order: Some(order) }
+    }
+}
+
+impl TryFrom<pb::CheckpointOrder> for Order {
+    type Error = ConvertError;
+
+    fn try_from(wire: pb::CheckpointOrder) -> Result<Self, ConvertError> {
+        use pb::checkpoint_order::Order as Wire;
+        let (dir, step) = (dir(wire.dir)?, step(wire.step)?);
+        Ok(match wire.order.ok_or(ConvertError::Missing { field: "checkpoint.order" })? {
+            Wire::Commit(manifest) => {
+                let format = format(manifest.format())?;
+                let pb::Manifest { version, world, n_shards, replicated, shards, .. } = manifest;
+                let shards = shards.into_iter().map(ShardFile::try_from).collect::<Result<_, _>>()?;
+                let (world, n_shards) = (sized(world, "world")?, sized(n_shards, "n_shards")?);
+                let manifest =
+                    Manifest { version, step, world, n_shards, replicated, format, time: None, shards };
+                Self::Commit { dir, step, manifest: Box::new(manifest) }
+            }
+            Wire::Committed(pb::StepCommitted {}) => Self::Committed { dir, step },
+            Wire::Persist(pb::PersistStep {}) => Self::Persist { dir, step },
+            Wire::Fail(pb::StepFailed { reason, saved_in, given_up }) => {
+                Self::Fail { dir, step, saved_in, given_up, reason }
+            }
+        })
+    }
+}
+
+pub(super) fn restored(points: Vec<RestorePoint>) -> Vec<pb::RestorePoint> {
+    let point = |RestorePoint { dir, step, source, pending, given_up }: RestorePoint| {
+        let source = match source {
+            RestoreSource::Memory => pb::RestoreSource::Memory,
+            RestoreSource::Disk => pb::RestoreSource::Disk,
+        };
+        pb::RestorePoint { dir: dir.into(), step, source: source.into(), pending, given_up }
+    };
+    points.into_iter().take(MAX_RESTORED).map(point).collect()
+}
+
+pub(super) fn restore_points(wire: Vec<pb::RestorePoint>) -> Result<Vec<RestorePoint>, ConvertError> {
+    if wire.len() > MAX_RESTORED {
+        let length = wire.len();
+        return Err(ConvertError::TooLong { field: "assignment.restore", length, max: MAX_RESTORED });
+    }
+    let point = |wire: pb::RestorePoint| {
+        let source = match wire.source() {
+            pb::RestoreSource::Memory => RestoreSource::Memory,
+            pb::RestoreSource::Disk => RestoreSource::Disk,
+            pb::RestoreSource::Unspecified => {
+                return Err(ConvertError::Missing { field: "assignment.restore.source" });
+            }
+        };
+        let pending = wire.pending.map(step).transpose()?;
+        let given_up = wire.given_up;
+        Ok(RestorePoint { dir: dir(wire.dir)?, step: step(wire.step)?, source, pending, given_up })
+    };
+    wire.into_iter().map(point).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rules::push::Push;
+
+    use super::*;
+    use crate::convert::{Payload, StreamMessage};
+
+    fn folder(path: &str) -> Dir {
+        Dir::try_from(path).unwrap()
+    }
+
+    fn state(path: &str, shard: u32) -> ShardState {
+        ShardState {
+            dir: folder(path),
+            shard,
+            n_shards: 2000,
+            replicated: false,
+            world: 2000,
+            rank: shard,
+            steps: vec![20, 30, 40],
+            wishes: vec![40],
+            disk_step: Some(10),
+        }
+    }
+
+    fn file(name: &str, also: usize) -> ShardFile {
+        let sum =
+            FileSum { file: name.to_owned(), bytes: 7, chunk_bytes: 64 << 20, crc32: vec![1, u32::MAX] };
+        let FileSum { file, bytes, chunk_bytes, crc32 } = sum.clone();
+        ShardFile {
+            shard: 1,
+            rank: 1,
+            n_shards: 2,
+            world: 2,
+            replicated: false,
+            format: Format::Dcp,
+            file,
+            bytes,
+            chunk_bytes,
+            crc32,
+            also: vec![sum; also],
+        }
+    }
+
+    fn received(report: CheckpointReport) -> Result<CheckpointReport, ConvertError> {
+        match CheckpointMessage::try_from(checkpoint_report("a".into(), report))? {
+            CheckpointMessage::Report { report, .. } => Ok(*report),
+            CheckpointMessage::Progress { progress, .. } => panic!("{progress:?}"),
+        }
+    }
+
+    #[test]
+    fn what_a_node_reports_survives_the_wire() {
+        let (dir, step) = (folder("/ckpt"), 40);
+        for report in [
+            CheckpointReport::Kept,
+            CheckpointReport::InMemory {
+                shards: vec![state("/a", 0), state("/a", 1), state("/b", 0)],
+                last: true,
+            },
+            CheckpointReport::Persisted {
+                dir: dir.clone(),
+                step,
+                saved_in: 3,
+                given_up: 2,
+                shard: Box::new(file("40/x", 2)),
+            },
+            CheckpointReport::Committed { dir: dir.clone(), step },
+            CheckpointReport::Failed {
+                dir: dir.clone(),
+                step,
+                shard: Some(1),
+                saved_in: Some(3),
+                reason: "no space".into(),
+            },
+            CheckpointReport::Failed {
+                dir: dir.clone(),
+                step,
+                shard: None,
+                saved_in: None,
+                reason: "no space".into(),
+            },
+            CheckpointReport::Closed,
+        ] {
+            assert_eq!(received(report.clone()), Ok(report));
+        }
+        let write = RunningWrite { dir, shard: 1, step, bytes: 5, of: 9 };
+        let steps = vec![(folder("/a"), 5), (folder("/b"), 6)];
+        for progress in [CheckpointProgress::Writing(write), CheckpointProgress::InMemory { steps }] {
+            let message = CheckpointMessage::try_from(checkpoint_progress("a".into(), progress.clone()));
+            assert_eq!(message, Ok(CheckpointMessage::Progress { node: NodeId("a".into()), progress }));
+        }
+    }
+
+    #[test]
+    fn every_order_survives_the_wire() {
+        let (dir, step) = (folder("/ckpt"), 40);
+        let manifest = Manifest {
+            version: 1,
+            step,
+            world: 2,
+            n_shards: 2,
+            replicated: false,
+            format: Format::Dcp,
+            time: None,
+            shards: vec![file("40/x", 0), file("40/y", 1)],
+        };
+        for order in [
+            Order::Commit { dir: dir.clone(), step, manifest: Box::new(manifest) },
+            Order::Committed { dir: dir.clone(), step },
+            Order::Persist { dir: dir.clone(), step },
+            Order::Fail { dir, step, saved_in: 3, given_up: 1, reason: "a node is lost".into() },
+        ] {
+            let push =
+                StreamMessage { epoch: 1, seq: 2, payload: Some(Payload::Push(Push::Checkpoint(order))) };
+            let wire = pb::StreamMessage::from(push.clone());
+            assert_eq!(StreamMessage::try_from(wire), Ok(push));
+        }
+    }
+
+    #[test]
+    fn restore_points_survive_the_wire() {
+        let point = |source, pending, given_up| {
+            let dir = folder("/ckpt");
+            RestorePoint { dir, step: 40, source, pending, given_up }
+        };
+        let points = vec![point(RestoreSource::Memory, None, 0), point(RestoreSource::Disk, Some(50), 2)];
+        assert_eq!(restore_points(restored(points.clone())), Ok(points));
+    }
+
+    #[test]
+    fn more_than_fits_into_a_request_is_left_out() {
+        let states: Vec<_> = (0..2000).map(|shard| state("/ckpt", shard)).collect();
+        let wire = folders(states.clone());
+        let bytes: usize = wire.iter().map(prost::Message::encoded_len).sum();
+        assert!(bytes < MAX_FOLDERS_BYTES, "{bytes}");
+        let kept = shards(wire).unwrap();
+        assert!(kept.len() > 500 && states.starts_with(&kept), "{}", kept.len());
+        let long = format!("/{}", "x".repeat(4000));
+        let report = CheckpointReport::Persisted {
+            dir: folder("/ckpt"),
+            step: 4,
+            saved_in: 0,
+            given_up: 0,
+            shard: Box::new(file(&long, 16)),
+        };
+        assert!(matches!(received(report), Ok(CheckpointReport::Failed { shard: Some(1), .. })));
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_the_field_and_the_value() {
+        let refused = |report| {
+            let wire = pb::CheckpointReport { node_id: "a".into(), report: Some(report) };
+            CheckpointMessage::try_from(wire).unwrap_err().to_string()
+        };
+        use pb::checkpoint_report::Report as Wire;
+        let committed = |dir: &str, step| Wire::Committed(pb::CheckpointCommitted { dir: dir.into(), step });
+        assert_eq!(
+            refused(committed("ckpt", 1)),
+            "dir cannot be read: the path `ckpt` is relative; give an absolute path"
+        );
+        assert_eq!(
+            refused(committed("/ckpt", u64::MAX)),
+            "step is 18446744073709551615, expected at most 9007199254740991"
+        );
+        let wire = |change: fn(&mut pb::ShardState)| {
+            let mut folder = folders(vec![state("/a", 0)]).remove(0);
+            change(&mut folder.shards[0]);
+            Wire::InMemory(pb::CheckpointsInMemory { folders: vec![folder], last: false })
+        };
+        assert_eq!(refused(wire(|it| it.shard = 2000)), "shard is 2000, expected below n_shards");
+        assert_eq!(refused(wire(|it| it.n_shards = 0)), "n_shards is 0, expected 1 to 1048576");
+        assert_eq!(refused(wire(|it| it.rank = 2000)), "rank is 2000, expected below world");
+        assert_eq!(
+            refused(wire(|it| it.steps = vec![4, 4])),
+            "steps is 4, expected more than the one before"
+        );
+        assert_eq!(
+            refused(wire(|it| it.steps = (0..17).collect())),
+            "steps has 17 bytes or items, at most 16 are accepted"
+        );
+        let persisted = |change: fn(&mut pb::ShardFile)| {
+            let mut shard = pb::ShardFile::from(file("x", 1));
+            change(&mut shard);
+            let dir = "/ckpt".to_owned();
+            Wire::Persisted(pb::ShardPersisted { dir, step: 1, saved_in: 0, shard: Some(shard), given_up: 0 })
+        };
+        assert_eq!(refused(persisted(|it| it.file = None)), "file is missing");
+        assert_eq!(refused(persisted(|it| it.format = 0)), "format is missing");
+        assert_eq!(
+            refused(persisted(|it| it.also[0].crc32 = vec![0; 65])),
+            "file.crc32 has 65 bytes or items, at most 64 are accepted"
+        );
+        let empty = pb::CheckpointReport { node_id: "a".into(), report: None };
+        assert_eq!(CheckpointMessage::try_from(empty), Err(ConvertError::Missing { field: "report" }));
+    }
+}

@@ -1,0 +1,320 @@
+"""What all checkpointers have in common: a save into memory, and what happens without a saver."""
+
+import operator
+import sys
+import threading
+import time
+
+from .. import busy
+from . import accelerator, disk, documents, synchronous
+from .errors import FlashCheckpointError, NoSaver, NothingLoads, SaverLost, SaverRefused
+from .identity import absolute
+from .layout import Layout
+from .notices import say, say_once
+from .result import LastLoad, StorageType, not_saved, saved
+from .saver import Saver
+from .slot import meta_bytes
+from .tree import flatten
+
+__all__ = ["Checkpointer", "StorageType"]
+
+
+class Checkpointer:
+    """Saves states of this process into the memory of its node, and loads them.
+
+    `save_timeout`: seconds that any call waits for the saver at most. `on_error`: "warn" prints why a save failed, and
+    training goes on; "raise" raises FlashCheckpointError. `replica_count` and `comm_backend` are taken for the sake of
+    programs for DLRover. `last_load` is where the last load came from.
+    """
+
+    # Whether tensors keep their strides: files of some formats have none.
+    _keeps_strides = True
+
+    # Keys of a state in memory that a load does not read.
+    _without = ()
+
+    def __init__(self, identity, place, save_timeout=600, replica_count=0, comm_backend="", on_error="warn"):
+        if on_error not in ("warn", "raise"):
+            raise ValueError("on_error is %r; expected 'warn' or 'raise'" % (on_error,))
+        if not float(save_timeout) > 0:
+            raise ValueError("save_timeout is %r; expected seconds above 0" % (save_timeout,))
+        if replica_count:
+            say_once("replica", "replica_count is %r, but copies on other nodes are not made yet" % (replica_count,))
+        self.checkpoint_dir = identity.dir
+        self.last_load = LastLoad("none", None, "nothing was loaded yet")
+        self._identity = identity
+        self._place = place
+        self._save_timeout = float(save_timeout)
+        self._on_error = on_error
+        self._saver = Saver(identity, save_timeout)
+        self._layout = None
+        self._preparation = None
+        # The newest step that the saver is to write to disk.
+        self._queued = None
+
+    def prepare(self, state_dict):
+        """Gets memory for states like this one, in the background, so that the first save is as fast as the others."""
+        if self._identity.role != "writer":
+            return
+        try:
+            self._join_preparation()
+            flat, layout = self._placed(None, state_dict)
+            device = accelerator.device_of(flat.tensors)
+        except Exception:
+            # The first save meets it too, and says it.
+            return
+
+        def prepare():
+            try:
+                self._saver.prepare(layout, device)
+            except Exception:
+                # As above.
+                pass
+
+        self._preparation = threading.Thread(target=prepare, name="flash-checkpoint-prepare")
+        self._preparation.daemon = True
+        self._preparation.start()
+
+    def wait_latest_checkpoint(self, timeout=1800):
+        """Waits until the newest step that is to go to disk is there: for `timeout` seconds at most.
+
+        True when it is, or none was asked for. Else says why not.
+        """
+        try:
+            self._join_preparation()
+            with busy("checkpoint"):
+                answer = self._saver.wait(None, float(timeout))
+        except FlashCheckpointError as error:
+            if isinstance(error, SaverLost):
+                self._saver.lose(error)
+            if isinstance(error, NoSaver) and self._queued is None:
+                # What was saved was written before the save returned.
+                return True
+            say("it is not known whether the newest checkpoint is on disk: %s" % error)
+            return False
+        state, step = answer.get("state"), answer.get("step")
+        if state == "on_disk" or step is None:
+            return True
+        reason = {
+            "timeout": "it was not written within %s s; ask again with a longer timeout" % timeout,
+            "superseded": "a newer save took its place before it was written",
+        }.get(state, answer.get("error") or "the saver says %r" % state)
+        say("step %s is not on disk: %s" % (step, reason))
+        return False
+
+    def close(self):
+        """Ends the connection to the saver. What is in memory stays there, and goes to disk as asked for."""
+        self._saver.close()
+
+    # What subclasses use.
+
+    def _save(self, step, state, path, storage_type):
+        """Saves a state of dicts and tensors."""
+        began = time.perf_counter()
+        step, to_disk = _checked(step, storage_type)
+        if path:
+            path = absolute(path)
+        if self._identity.role != "writer":
+            # Another process of this node saves the same state. What this one loaded is no longer needed as it was.
+            self._saver.detach()
+            return saved(step, time.perf_counter() - began)
+        try:
+            self._join_preparation()
+            flat, layout = self._placed(step, state)
+            superseded = self._saver.save(layout, flat, step, self._wish(path, to_disk))
+            if to_disk and self._identity.writes_disk:
+                self._queued = step
+            return saved(step, time.perf_counter() - began, superseded)
+        except Exception as error:
+            return self._failed(error, step, state, path, to_disk, began)
+
+    def _wish(self, path, to_disk):
+        return {
+            "storage": "disk" if to_disk else "memory",
+            "path": path or "",
+            "writes_disk": self._identity.writes_disk,
+        }
+
+    def _failed(self, error, step, state, path, to_disk, began):
+        """What a save does that could not go into memory."""
+        key, text = _described(error)
+        if isinstance(error, SaverLost):
+            self._saver.lose(error)
+        if to_disk and self._may_write_alone(error):
+            return self._save_alone(error, text, key, step, state, path, began)
+        if isinstance(error, NoSaver) and not to_disk:
+            text += "; checkpoints in memory are not kept, only those for the disk are written"
+        return self._not_saved(error, key, step, text, began)
+
+    def _may_write_alone(self, error):
+        """Whether this process writes to disk itself after this error."""
+        if isinstance(error, SaverLost):
+            # A saver that hangs may hang because of the disk.
+            return not error.timed_out
+        return isinstance(error, NoSaver) or isinstance(error, SaverRefused) and error.code == "no_memory"
+
+    def _not_saved(self, error, key, step, text, began):
+        text = "step %d is not saved: %s" % (step, text)
+        if self._on_error == "raise":
+            if isinstance(error, FlashCheckpointError):
+                raise error
+            raise FlashCheckpointError(text) from error
+        self._say_once(key, text, error)
+        return not_saved(step, time.perf_counter() - began, text)
+
+    def _save_alone(self, error, why, key, step, state, path, began):
+        """Writes to disk without a saver, while training waits."""
+        if not self._identity.writes_disk:
+            # Another node writes the same state.
+            return saved(step, time.perf_counter() - began)
+        text = "%s; checkpoints are written to disk by the training process, which waits for it" % why
+        self._say_once("alone, " + key, text, error)
+        try:
+            with busy("checkpoint"):
+                self._write_alone(step, state, path)
+        except Exception as error:
+            text = "it could not be written to disk: %s: %s" % (type(error).__name__, error)
+            return self._not_saved(error, "disk", step, text, began)
+        self._queued = None
+        return saved(step, time.perf_counter() - began)
+
+    def _say_once(self, key, text, error):
+        # What all ranks agreed on, one says.
+        if self._place.rank == 0 or not getattr(error, "is_agreed", False):
+            say_once(key, text)
+
+    def _write_alone(self, step, state, path):
+        if self._identity.n_shards != 1:
+            raise FlashCheckpointError(
+                "a state of %d shards needs a saver; start the script with dlrover-run" % self._identity.n_shards
+            )
+        shard = synchronous.write_file(self._identity, step, state, path)
+        synchronous.commit(self._identity, step, [shard])
+
+    def _load(self, resume_path):
+        """Loads a state of dicts and tensors. {} only if there is nothing."""
+        if resume_path:
+            path = absolute(resume_path)
+            with busy("checkpoint"):
+                state = disk.load_file(path)
+            self.last_load = LastLoad("file", None, "%s was given" % path)
+            return state
+        with busy("checkpoint"):
+            return self._load_newest()
+
+    def _load_newest(self):
+        self._join_preparation()
+        answer, restored = self._ask_for_load()
+        source, step = answer.get("source"), answer.get("step")
+        if restored is not None:
+            self.last_load = LastLoad("memory", step, answer.get("reason", ""))
+            return restored.take_state()
+        if source == "disk":
+            try:
+                state = disk.load_file(answer["path"])
+            except Exception as error:
+                raise NothingLoads(
+                    "step %s cannot be loaded from %s, although its checksums are right: %s: %s"
+                    % (step, answer.get("path"), type(error).__name__, error)
+                )
+            self.last_load = LastLoad("disk", step, answer.get("reason", ""))
+            return state
+        if source == "none":
+            self.last_load = LastLoad("none", None, answer.get("reason", ""))
+            return {}
+        return self._load_alone(answer["reason"])
+
+    def _ask_for_load(self):
+        """What the saver says where to load from; of source `alone` when this process is to look itself."""
+        try:
+            answer, restored = self._saver.load(without=self._without)
+        except NoSaver as error:
+            if error.key == "no address":
+                return {"source": "alone", "reason": str(error)}, None
+            return self._alone_or_raise("the saver of this node cannot be asked: %s" % error), None
+        except SaverRefused as error:
+            if error.code == "nothing_loads":
+                raise NothingLoads(str(error))
+            raise
+        except SaverLost as error:
+            self._saver.lose(error)
+            return self._alone_or_raise("the saver of this node was lost: %s" % error), None
+        if answer.get("source") == "damaged":
+            text = "step %s in memory is damaged: %s" % (answer.get("step"), answer.get("reason"))
+            return self._alone_or_raise(text), None
+        return answer, restored
+
+    def _alone_or_raise(self, why):
+        # Ranks of other nodes may take a newer step from memory.
+        if self._place.world > self._place.local_world:
+            raise FlashCheckpointError(
+                "%s. Other nodes may load another step, so this worker does not go on; the job restarts it" % why
+            )
+        say("%s; loading from disk" % why)
+        return {"source": "alone", "reason": why}
+
+    def _load_alone(self, why):
+        own = self._identity
+        state, candidate = disk.load_newest(own.dir, own.rank, own.shard, own.n_shards)
+        if candidate is None:
+            self.last_load = LastLoad("none", None, "%s has no checkpoint" % self._identity.dir)
+            return {}
+        self.last_load = LastLoad("disk", candidate.step, why)
+        return state
+
+    def _placed(self, step, state):
+        """A state, taken apart, and its layout. `step` is None before the first save."""
+        flat = self._flatten(state)
+        return flat, self._layout_of(flat, state)
+
+    def _flatten(self, state, with_names=False):
+        return flatten(state, _is_storable(), with_names)
+
+    def _layout_of(self, flat, state):
+        """The layout of a state: the last one if it fits."""
+        needed = meta_bytes(flat)
+        if self._layout is None or not self._layout.fits(flat, needed):
+            names = self._flatten(state, with_names=True).names
+            self._layout = Layout(names, flat.tensors, flat.keys, needed, self._keeps_strides)
+        return self._layout
+
+    def _join_preparation(self):
+        if self._preparation is not None:
+            self._preparation.join(self._save_timeout)
+            if self._preparation.is_alive():
+                raise SaverLost("the saver did not give memory within %.0f s" % self._save_timeout, timed_out=True)
+            self._preparation = None
+
+
+def _checked(step, storage_type):
+    try:
+        step = operator.index(step)
+    except TypeError:
+        raise TypeError("step is %r; expected a whole number" % (step,))
+    if not 0 <= step <= documents.LARGEST_STEP:
+        raise ValueError("step is %d; expected 0 to %d" % (step, documents.LARGEST_STEP))
+    # DLRover's own enum is taken too.
+    name = getattr(storage_type, "name", storage_type)
+    if name not in ("MEMORY", "DISK"):
+        raise ValueError("storage_type is %r; expected StorageType.MEMORY or StorageType.DISK" % (storage_type,))
+    return step, name == "DISK"
+
+
+def _described(error):
+    """The kind of an error, which is said once, and its text."""
+    if isinstance(error, NoSaver):
+        return "no saver: " + error.key, str(error)
+    if isinstance(error, SaverRefused):
+        return "refused: " + error.code, "the saver refused: %s" % error
+    if isinstance(error, FlashCheckpointError):
+        return type(error).__name__, str(error)
+    return type(error).__name__, "%s: %s" % (type(error).__name__, error)
+
+
+def _is_storable():
+    # Without torch there are no tensors.
+    if sys.modules.get("torch") is None:
+        return None
+    from .dtypes import is_storable
+
+    return is_storable

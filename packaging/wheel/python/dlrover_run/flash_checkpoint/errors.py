@@ -1,0 +1,43 @@
+"""What goes wrong between a worker and the saver of its node. Every text says what happened, why, and what to do."""
+
+__all__ = ["FlashCheckpointError", "NoSaver", "NothingLoads", "SaverLost", "SaverRefused"]
+
+
+class FlashCheckpointError(Exception):
+    """A checkpoint cannot be saved or loaded."""
+
+
+class NoSaver(FlashCheckpointError):
+    """There is no saver to talk to: checkpoints are written by this process itself.
+
+    `key` names the reason, so that it is said once. `is_agreed`: all ranks know that they write themselves.
+    """
+
+    def __init__(self, key, text, is_agreed=False):
+        super().__init__(text)
+        self.key = key
+        self.is_agreed = is_agreed
+
+
+class SaverLost(FlashCheckpointError):
+    """The connection to the saver ended in the middle of a request, or what came makes no sense.
+
+    `timed_out`: the saver did not answer within the time limit; it may still be there.
+    """
+
+    def __init__(self, text, timed_out=False):
+        super().__init__(text)
+        self.timed_out = timed_out
+
+
+class SaverRefused(FlashCheckpointError):
+    """The saver answered with an error. `code` is for programs, `reply` is the whole answer."""
+
+    def __init__(self, reply):
+        self.code = str(reply.get("code", "unknown"))
+        self.reply = reply
+        super().__init__(str(reply.get("text") or "the saver gives no reason") + " (%s)" % self.code)
+
+
+class NothingLoads(FlashCheckpointError):
+    """There is a checkpoint, but none loads. Training must not start from nothing."""

@@ -1,0 +1,112 @@
+"""All ranks decide together, through the store that torch.distributed has: once for a layout or a load.
+
+Not by collectives: those need a backend that takes objects, cannot be bounded in time, and must not overlap with those
+of training.
+"""
+
+import datetime
+import pickle
+import time
+import zlib
+
+from .errors import FlashCheckpointError
+
+# Bytes of a value at most: stores refuse large ones.
+_LARGEST_PART = 4 << 20
+
+# How many exchanges of a name there were in this process.
+_counts = {}
+
+
+class Exchange:
+    """`name` is the same in all ranks, and no other one has it. `timeout`: seconds that ranks wait for each other."""
+
+    def __init__(self, name, place, timeout):
+        self._place = place
+        self._timeout = float(timeout)
+        self._name = "dlrover_flash/%s/%s/%s" % (place.round, place.restarts, name)
+
+    def together(self, what, mine, decide, timeout=None):
+        """Every rank gives an object; rank 0 calls `decide(objects)`, which returns one answer for each rank.
+
+        Returns the answer for this rank. `what` says what is decided, with the step if there is one: a rank that was
+        not there at one step is found again at the next. Raises FlashCheckpointError, in all ranks, when `decide`
+        raises or a rank does not come in time; `timeout` in seconds, if not the usual one.
+        """
+        rank, world = self._place.rank, self._place.world
+        if world == 1:
+            return decide([mine])[0]
+        name = "%s/%s" % (self._name, what)
+        count = _counts[name] = _counts.get(name, 0) + 1
+        channel = _Channel("%s/%d" % (name, count), timeout or self._timeout)
+        if rank != 0:
+            channel.put("to", rank, mine)
+            kind, answer = channel.take("from", rank)
+            if kind == "error":
+                raise FlashCheckpointError(answer)
+            return answer
+        try:
+            objects = [mine] + [channel.take("to", other) for other in range(1, world)]
+            answers = decide(objects)
+        except Exception as error:
+            text = str(error) or type(error).__name__
+            for other in range(1, world):
+                channel.put("from", other, ("error", "rank 0 could not decide for all: " + text))
+            raise
+        for other in range(1, world):
+            channel.put("from", other, ("answer", answers[other]))
+        return answers[0]
+
+
+class _Channel:
+    """Objects from one rank to another."""
+
+    def __init__(self, name, timeout):
+        self._name = name
+        self._store = _store()
+        self._deadline = time.monotonic() + timeout
+        self._timeout = timeout
+
+    def put(self, direction, rank, value):
+        content = zlib.compress(pickle.dumps(value), 1)
+        parts = [content[at : at + _LARGEST_PART] for at in range(0, len(content), _LARGEST_PART)]
+        key = self._key(direction, rank)
+        for index, part in enumerate(parts):
+            self._store.set("%s/%d" % (key, index), part)
+        # Last: the reader then finds the rest.
+        self._store.set(key, str(len(parts)))
+
+    def take(self, direction, rank):
+        key = self._key(direction, rank)
+        left = max(self._deadline - time.monotonic(), 0.001)
+        try:
+            self._store.wait([key], datetime.timedelta(seconds=left))
+        except Exception as error:
+            who = "rank %d did not take part" % rank if direction == "to" else "rank 0 did not answer"
+            if "timeout" not in str(error).lower():
+                raise FlashCheckpointError(
+                    "%s in a checkpoint: the store of torch.distributed failed: %s" % (who, str(error).split("\n")[0])
+                )
+            raise FlashCheckpointError(
+                "%s in a checkpoint within %.0f s (save_timeout): every rank must save and load at the same steps"
+                % (who, self._timeout)
+            )
+        keys = ["%s/%d" % (key, index) for index in range(int(self._store.get(key)))]
+        content = b"".join(self._store.get(part) for part in keys)
+        for part in keys + [key]:
+            self._store.delete_key(part)
+        return pickle.loads(zlib.decompress(content))
+
+    def _key(self, direction, rank):
+        return "%s/%s/%d" % (self._name, direction, rank)
+
+
+def _store():
+    import torch.distributed as distributed
+
+    if not (distributed.is_available() and distributed.is_initialized()):
+        raise FlashCheckpointError(
+            "WORLD_SIZE is above 1, but torch.distributed is not initialized: call init_process_group() before sharded "
+            "checkpoints are saved or loaded"
+        )
+    return distributed.distributed_c10d._get_default_store()

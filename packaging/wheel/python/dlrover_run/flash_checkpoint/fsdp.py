@@ -1,0 +1,296 @@
+"""Checkpoints of a state of which each rank has a part, as with FSDP: folders of torch.distributed.checkpoint.
+
+    checkpointer = FsdpShardCheckpointer("/checkpoints/run")
+    extra = checkpointer.load_checkpoint(model, optimizer)
+    ...
+    checkpointer.save_checkpoint(step, model, optimizer, {"step": step}, storage_type=StorageType.MEMORY)
+
+All ranks save and load at the same steps.
+"""
+
+import collections
+import collections.abc
+import os
+
+from .. import busy
+from . import disk, documents, identity
+from .checkpointer import Checkpointer
+from .ddp import DdpCheckpointer
+from .errors import FlashCheckpointError, NoSaver, SaverLost, SaverRefused
+from .exchange import Exchange
+from .identity import Place, absolute
+from .result import LastLoad, StorageType
+from .saver import LOAD_TIMEOUT
+from .strategies import keep_of
+
+__all__ = ["FsdpCheckpointer", "FsdpFullCheckpointer", "FsdpShardCheckpointer", "StorageType"]
+
+# Plans of states of different shapes that are kept: making one takes all ranks.
+_MOST_PLANS = 4
+
+
+class FsdpShardCheckpointer(Checkpointer):
+    """Each rank saves its part into the memory of its node, and from there into a file of its own."""
+
+    # A folder of torch has tensors without gaps.
+    _keeps_strides = False
+
+    # Only for the file.
+    _without = ("metadata",)
+
+    def __init__(
+        self,
+        checkpoint_dir,
+        comm_backend="",
+        deletion_strategy=None,
+        save_timeout=600,
+        replica_count=0,
+        on_error="warn",
+    ):
+        place = Place.find()
+        who = identity.of_sharded(checkpoint_dir, place, "dcp", keep_of(deletion_strategy))
+        super().__init__(who, place, save_timeout, replica_count, comm_backend, on_error)
+        self._exchange = Exchange(who.dir, place, self._save_timeout)
+        # By the key of their parts: a RankPlan, or the NoSaver that all ranks agreed on.
+        self._plans = collections.OrderedDict()
+
+    def save_checkpoint(self, step, model, optimizer=None, extra_sd={}, path="", storage_type=StorageType.DISK):
+        """Saves a model and its optimizer, and `extra_sd` beside them. Returns a SaveResult.
+
+        Or, as the guide of DLRover has it: `save_checkpoint(step, state_dict, folder, storage_type=...)` with a sharded
+        state dict. `path` is the folder of the step; `<dir>/<step>` if it is empty.
+        """
+        if isinstance(model, collections.abc.Mapping):
+            return self._save(step, model, optimizer or path, storage_type)
+        from . import sharded_state
+
+        return self._save(step, sharded_state.state_of(model, optimizer, extra_sd), path, storage_type)
+
+    def load_checkpoint(self, model, optimizer=None, resume_path=""):
+        """Loads the newest state into `model` and `optimizer`: from memory, else from disk, also for another world.
+
+        Returns what was saved beside them; {} when there is nothing. `resume_path` is the folder of a step, which is
+        loaded then. Raises NothingLoads when there are checkpoints and none loads.
+        """
+        from . import sharded_state
+
+        reader = self.get_storage_reader(resume_path)
+        if reader is None:
+            return {}
+        with busy("checkpoint"):
+            return sharded_state.load_into(model, optimizer, reader)
+
+    def get_storage_reader(self, resume_path=""):
+        """A reader of torch.distributed.checkpoint for the newest state; None when there is nothing.
+
+        All ranks get the same step: from memory when every rank has its part there, else from disk.
+        """
+        from torch.distributed.checkpoint import FileSystemReader
+
+        if resume_path:
+            path = absolute(resume_path)
+            self.last_load = LastLoad("file", None, "%s was given" % path)
+            return FileSystemReader(path)
+        with busy("checkpoint"):
+            reader, self.last_load = self._newest()
+        if self.last_load.source == "disk":
+            return FileSystemReader(reader)
+        return reader
+
+    def _placed(self, step, state):
+        from .dcp_plan import Parts
+
+        parts = Parts(state)
+        key = parts.key()
+        if key not in self._plans:
+            if not parts.by_label:
+                raise FlashCheckpointError("the state dict is empty")
+            self._plans[key] = self._plan(step, state)
+            while len(self._plans) > _MOST_PLANS:
+                self._plans.popitem(last=False)
+        plan = self._plans[key]
+        if isinstance(plan, NoSaver):
+            raise plan.with_traceback(None)
+        return super()._placed(step, plan.state_of(parts))
+
+    def _plan(self, step, state):
+        """Decides with all ranks what each of them writes, and whether all have a saver and memory."""
+        from . import dcp_plan
+
+        parts = None
+        metadata = []
+
+        def describe():
+            nonlocal parts
+            self._saver.connect()
+            parts = dcp_plan.Parts(state, with_offsets=True)
+            return dcp_plan.local_description(parts)
+
+        def plan_for_all(descriptions):
+            labels, whole = dcp_plan.plan_for_all(parts.planner, descriptions)
+            metadata.append(whole)
+            return labels
+
+        mine = self._attempt(describe)
+        why, labels = self._exchange.together("plan %s" % step, mine, lambda each: _decided(each, plan_for_all))
+        if why:
+            return NoSaver("agreed", why, is_agreed=True)
+        local = dcp_plan.local_metadata(parts, mine[1]["plan"])
+        plan = dcp_plan.RankPlan(self._place.rank, labels, local, metadata[0] if metadata else None)
+
+        def reserve():
+            _, layout = super(FsdpShardCheckpointer, self)._placed(step, plan.state_of(parts))
+            self._saver.reserve(layout)
+
+        mine = self._attempt(reserve)
+        why, _ = self._exchange.together("memory %s" % step, mine, lambda each: _decided(each, list))
+        return NoSaver("agreed", why, is_agreed=True) if why else plan
+
+    def _attempt(self, call):
+        """(None, what `call` returns), ("alone", why this rank has no memory to save into), or ("fault", why not)."""
+        try:
+            return None, call()
+        except Exception as error:
+            is_alone = isinstance(error, (NoSaver, SaverLost))
+            is_alone = is_alone or isinstance(error, SaverRefused) and error.code == "no_memory"
+            text = "rank %d: %s" % (self._place.rank, error)
+            return "alone" if is_alone else "fault", text
+
+    def _may_write_alone(self, error):
+        # The others do not take part.
+        return isinstance(error, NoSaver) and error.is_agreed
+
+    def _write_alone(self, step, state, path):
+        from . import sharded_files
+
+        sharded_files.write(self._identity, self._place, self._exchange, step, state, path)
+
+    def _newest(self):
+        """(a reader, LastLoad) for what all ranks load; for source `disk` its folder instead of the reader."""
+        self._join_preparation()
+        reader, mine = self._mine()
+        source, step, path, reason = self._exchange.together("load", mine, _same_for_all, LOAD_TIMEOUT)
+        if source == "memory":
+            return reader, LastLoad("memory", step, reason)
+        reader = None
+        if source == "none":
+            return None, LastLoad("none", None, reason)
+        if source == "disk":
+            return path, LastLoad("disk", step, reason)
+        return self._newest_on_disk(reason)
+
+    def _mine(self):
+        """(a reader or None, what this rank could load)."""
+        try:
+            answer, restored = self._ask_for_load()
+            reader = None
+            if restored is not None:
+                from .dcp_reader import MemoryReader
+
+                reader = MemoryReader(restored.take_state(), answer.get("step"))
+            source = "memory" if reader else answer.get("source")
+            return reader, (source, answer.get("step"), answer.get("path"), answer.get("reason") or "")
+        except Exception as error:
+            # All ranks must know.
+            return None, ("error", None, None, "rank %d: %s" % (self._place.rank, error))
+
+    def _alone_or_raise(self, why):
+        # All ranks decide.
+        return {"source": "alone", "reason": why}
+
+    def _newest_on_disk(self, why):
+        """The newest folder whose files every rank found whole; each checks a part of them."""
+        rank, world = self._place.rank, self._place.world
+        folder = disk.Folder(self.checkpoint_dir)
+        names = [(each.step, each.path) for each in folder.candidates(rank, rank, world)] if rank == 0 else []
+        is_empty = folder.is_empty()
+        names, is_empty = self._exchange.together("candidates", None, lambda each: [(names, is_empty)] * len(each))
+        if is_empty:
+            return None, LastLoad("none", None, "%s has no checkpoint" % self.checkpoint_dir)
+        for step, path in names:
+            candidate = disk.Candidate(step, path, folder.manifests.get(step))
+            fault = self._fault_of(folder, candidate, lambda shard: shard % world == rank)
+            fault = self._exchange.together("check %d" % step, fault, _first_fault, LOAD_TIMEOUT)
+            if fault is None:
+                return path, LastLoad("disk", step, why)
+            if rank == 0:
+                folder.pass_over("step %d: %s" % (step, fault))
+            else:
+                folder.passed.append("step %d: %s" % (step, fault))
+        raise folder.nothing_loads()
+
+    def _fault_of(self, folder, candidate, is_own):
+        try:
+            if candidate.manifest is None or candidate.manifest["format"] != "dcp":
+                raise documents.Unusable("it is no folder of torch.distributed.checkpoint with a manifest")
+            if not os.path.exists(os.path.join(candidate.path, ".metadata")):
+                raise documents.Unusable("%s has no .metadata" % candidate.path)
+            folder.verify(candidate, is_own)
+        except documents.Unusable as error:
+            return str(error)
+        return None
+
+
+class FsdpFullCheckpointer(DdpCheckpointer):
+    """Saves the whole state of a sharded model, as rank 0 gathers it: a `.pt` file, as with DdpCheckpointer.
+
+    Every save gathers all of the model, which takes long: FsdpShardCheckpointer does not.
+    """
+
+    def __init__(
+        self,
+        checkpoint_dir,
+        comm_backend="",
+        deletion_strategy=None,
+        save_timeout=600,
+        replica_count=0,
+        on_error="warn",
+    ):
+        super().__init__(checkpoint_dir, 1, 1, comm_backend, deletion_strategy, save_timeout, replica_count, on_error)
+
+    def save_checkpoint(self, step, model, optimizer=None, extra_sd={}, path="", storage_type=StorageType.DISK):
+        """Saves a model and its optimizer, and `extra_sd` beside them. Returns a SaveResult. All ranks call it."""
+        from . import full_state
+
+        return self._save(step, full_state.state_of(model, optimizer, extra_sd), path, storage_type)
+
+    def load_checkpoint(self, model, optimizer=None, resume_path=""):
+        """Loads the newest state into `model` and `optimizer`. Returns what was saved beside them; {} without any."""
+        from . import full_state
+
+        state = self._load(resume_path)
+        return full_state.load_into(model, optimizer, state) if state else {}
+
+
+def _first_fault(faults):
+    return [next(filter(None, faults), None)] * len(faults)
+
+
+def _decided(attempts, decide):
+    """(why all ranks write alone or None, a result) for each rank. Raises when a rank has a fault."""
+    for kind, text in attempts:
+        if kind == "fault":
+            raise FlashCheckpointError(text)
+    why = next((text for kind, text in attempts if kind == "alone"), None)
+    if why:
+        return [(why, None)] * len(attempts)
+    return [(None, result) for result in decide([result for _, result in attempts])]
+
+
+def _same_for_all(answers):
+    """(source, step, path, reason) for each rank: the same, and `alone` when rank 0 must look for what all can load."""
+    errors = [reason for source, _, _, reason in answers if source == "error"]
+    if errors:
+        raise FlashCheckpointError(errors[0])
+    first = answers[0]
+    if first[0] in ("memory", "disk", "none") and all(each[:3] == first[:3] for each in answers):
+        return [first] * len(answers)
+    found = sorted({"%s, step %s" % (source, step) for source, step, _, _ in answers if source != "alone"})
+    reason = next((reason for source, _, _, reason in answers if source == "alone"), None)
+    if found:
+        reason = "the ranks have different steps (%s)" % "; ".join(found)
+    return [("alone", None, None, reason or "there is no saver")] * len(answers)
+
+
+# The name that it had first.
+FsdpCheckpointer = FsdpShardCheckpointer

@@ -1,0 +1,94 @@
+//! Checkpoints in memory: what a node reports of them, what it is told, and what the user reads. What a saver decides is
+//! in [`checkpoint::slots`], what the job decides in [`checkpoint::job`].
+
+use std::{fmt, time::Duration};
+
+use checkpoint::message::{Dir, Level, ShardFile, ShardState};
+use serde::{Deserialize, Serialize};
+
+/// What a node reports of its checkpoints.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CheckpointReport {
+    /// A saver runs here: the end of the job waits for what it has to write.
+    Kept,
+    /// What the node has in memory, of all shards. After the `last` time it only loses some of it: its workers are gone
+    /// for good.
+    InMemory { shards: Vec<ShardState>, last: bool },
+    /// A shard of a step is on disk; it was saved in this round, and the job has given the step up so often since.
+    Persisted { dir: Dir, step: u64, saved_in: u32, given_up: u32, shard: Box<ShardFile> },
+    /// The manifest and the tracker of a step are written.
+    Committed { dir: Dir, step: u64 },
+    /// The node cannot write this shard, or the manifest, of a step.
+    Failed { dir: Dir, step: u64, shard: Option<u32>, saved_in: Option<u32>, reason: String },
+    /// The saver has ended: nothing more will be written here.
+    Closed,
+}
+
+/// How far a node is, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CheckpointProgress {
+    /// The newest step in memory of each folder.
+    InMemory { steps: Vec<(Dir, u64)> },
+    /// A write to disk that runs.
+    Writing(RunningWrite),
+}
+
+/// A write to disk that runs on a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunningWrite {
+    pub dir: Dir,
+    pub shard: u32,
+    pub step: u64,
+    /// Bytes that are written, and that there are.
+    pub bytes: u64,
+    pub of: u64,
+}
+
+/// A message about checkpoints on this node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CheckpointNotice {
+    /// A line of the saver.
+    Saver { level: Level, text: String },
+    /// The saver ended by itself.
+    SaverEnded { reason: String },
+    /// The saver did not say in time what it has in memory.
+    NoState { waited: Duration },
+    /// What is to be written is written before the launcher exits, for up to so long.
+    Saving { limit: Duration },
+    /// It was not, in that time.
+    Unfinished,
+    /// There is no saver to carry out an order of the job master.
+    NoSaver { dir: Dir, step: u64 },
+}
+
+impl fmt::Display for CheckpointNotice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Saver { text, .. } => write!(f, "checkpoints: {text}"),
+            Self::SaverEnded { reason } => write!(
+                f,
+                "checkpoints: the saver of this node ended ({reason}), and the checkpoints in memory are lost; workers \
+                 keep running, and each save writes to disk while the worker waits, until the workers are restarted"
+            ),
+            Self::NoState { waited } => write!(
+                f,
+                "checkpoints: the saver did not answer within {} s; this node restores from disk",
+                waited.as_secs()
+            ),
+            Self::Saving { limit } => write!(
+                f,
+                "checkpoints: writing to disk what is in memory only, for up to {} s; a second signal ends the wait",
+                limit.as_secs()
+            ),
+            Self::Unfinished => f.write_str(
+                "checkpoints: not all that was saved is on disk at the end of the run; the newest step that is complete \
+                 there stays the last one",
+            ),
+            Self::NoSaver { dir, step } => write!(
+                f,
+                "checkpoints: step {step} in {dir} cannot be completed: the saver of this node has ended; an older \
+                 step stays the newest"
+            ),
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Checkpoints in memory: what rounds restore, what nodes are told, and what the end waits for. What becomes of a step is
+//! tested in [`checkpoint::job`].
+
+use checkpoint::{
+    job::{Note, Order},
+    message::{Dir, Format, RestorePoint, RestoreSource, ShardFile, ShardState},
+};
+
+use super::*;
+use crate::checkpoints::CheckpointReport;
+
+fn dir() -> Dir {
+    Dir::try_from("/ckpt").unwrap()
+}
+
+/// The shards of the two ranks of a node, of two nodes.
+fn pair(first: u32, steps: &[u64], wishes: &[u64]) -> Vec<ShardState> {
+    let shard = |rank| ShardState {
+        dir: dir(),
+        shard: rank,
+        n_shards: 4,
+        replicated: false,
+        world: 4,
+        rank,
+        steps: steps.to_vec(),
+        wishes: wishes.to_vec(),
+        disk_step: None,
+    };
+    vec![shard(first), shard(first + 1)]
+}
+
+fn file(step: u64, shard: u32) -> Box<ShardFile> {
+    Box::new(ShardFile {
+        shard,
+        rank: shard,
+        n_shards: 4,
+        world: 4,
+        replicated: false,
+        format: Format::Dcp,
+        file: format!("{step}/__{shard}_0.distcp"),
+        bytes: 10,
+        chunk_bytes: 64 << 20,
+        crc32: vec![0],
+        also: Vec::new(),
+    })
+}
+
+fn tell(names: &[&str], order: &Order) -> Vec<Effect> {
+    let push = |name: &&str| Effect::Push { node: id(name), push: Push::Checkpoint(order.clone()) };
+    names.iter().map(push).collect()
+}
+
+fn persist(step: u64) -> Order {
+    Order::Persist { dir: dir(), step }
+}
+
+fn note(note: Note) -> Effect {
+    Effect::Log(Log::Checkpoint(note))
+}
+
+impl Test {
+    fn says(&mut self, name: &str, report: CheckpointReport) -> Vec<Effect> {
+        self.send(Event::CheckpointReported { node: id(name), report: Box::new(report) })
+    }
+
+    fn in_memory(&mut self, name: &str, shards: Vec<ShardState>, last: bool) -> Vec<Effect> {
+        self.says(name, CheckpointReport::InMemory { shards, last })
+    }
+
+    fn persisted(&mut self, name: &str, step: u64, shard: u32) -> Vec<Effect> {
+        let (dir, shard) = (dir(), file(step, shard));
+        self.says(name, CheckpointReport::Persisted { dir, step, saved_in: 0, given_up: 0, shard })
+    }
+
+    fn rejoin_with(&mut self, name: &str, after: u32, shards: Vec<ShardState>) -> Vec<Effect> {
+        let request = JoinRequest { after: Some(Round(after)), shards, ..request(name, &self.terms) };
+        self.send(Event::Joined(request))
+    }
+}
+
+/// Two nodes whose savers run.
+fn saving() -> Test {
+    let mut test = Test::running(policy(), terms(2, 2), &["a", "b"]);
+    for name in ["a", "b"] {
+        assert_eq!(test.says(name, CheckpointReport::Kept), []);
+    }
+    test
+}
+
+fn restores(round: u32, step: u64, source: RestoreSource, pending: Option<u64>) -> Vec<Effect> {
+    let restore = vec![RestorePoint { dir: dir(), step, source, pending, given_up: 0 }];
+    let world = World { restore, ..world(round, &["a", "b"]) };
+    let assignments = world.assignments();
+    assignments
+        .map(|(member, assignment)| Effect::Push {
+            node: member.node_id.clone(),
+            push: Push::Assigned(assignment),
+        })
+        .collect()
+}
+
+#[test]
+fn the_next_round_restores_the_newest_step_that_all_nodes_have_in_memory() {
+    let mut test = saving();
+    assert_eq!(test.in_memory("a", pair(0, &[7, 8], &[]), false), []);
+    let _regroup = test.workers_fail("a", 0, false);
+    assert_eq!(test.in_memory("b", pair(2, &[9], &[]), false), [], "its workers still stop");
+    assert_eq!(test.rejoin_with("a", 0, pair(0, &[7, 8], &[])), []);
+    assert_eq!(test.rejoin_with("b", 0, pair(2, &[6, 7], &[])), placed(1, &["a", "b"]));
+    assert_eq!(test.hosted("a", 1), restores(1, 7, RestoreSource::Memory, None));
+}
+
+#[test]
+fn a_node_that_is_replaced_takes_the_memory_of_the_others_with_it() {
+    let mut test = saving();
+    for (name, first) in [("a", 0), ("b", 2)] {
+        let _ordered = test.in_memory(name, pair(first, &[5], &[5]), false);
+    }
+    for (name, shard) in [("a", 0), ("a", 1), ("b", 2)] {
+        assert_eq!(test.persisted(name, 5, shard), []);
+    }
+    let commit = test.persisted("b", 5, 3);
+    let [Effect::Push { node, push: Push::Checkpoint(Order::Commit { step: 5, manifest, .. }) }] =
+        &commit[..]
+    else {
+        panic!("{commit:?}")
+    };
+    assert_eq!((node, manifest.shards.len()), (&id("a"), 4));
+    let effects = test.says("a", CheckpointReport::Committed { dir: dir(), step: 5 });
+    let committed = note(Note::Committed { dir: dir(), step: 5, shards: 4 });
+    assert_eq!(effects, all([vec![committed], tell(&["a", "b"], &Order::Committed { dir: dir(), step: 5 })]));
+    assert_eq!(test.job.step_on_disk(&dir()), Some(5));
+
+    let _lost = test.lose("b");
+    let _growing = test.join("b");
+    assert_eq!(test.rejoin_with("a", 0, pair(0, &[6], &[])), placed_afresh(1, &["a", "b"]));
+    assert_eq!(test.hosted("a", 1), restores(1, 5, RestoreSource::Disk, None));
+}
+
+#[test]
+fn the_end_waits_for_what_is_written_and_not_for_what_others_do_not_have() {
+    let mut test = saving();
+    let verdict = JobVerdict::Succeeded;
+    let _one = test.succeed("a", 0);
+    assert_eq!(test.succeed("b", 0), ended(&["a", "b"], &verdict));
+    for name in ["a", "b"] {
+        assert_eq!(test.send(Event::EndAcknowledged { node: id(name) }), [], "{name} has a saver");
+    }
+    assert_eq!(test.in_memory("a", pair(0, &[7, 8], &[7, 8]), true), []);
+    let ordered = tell(&["a", "b"], &persist(7));
+    assert_eq!(test.in_memory("b", pair(2, &[7], &[7]), true), ordered);
+    for (name, shard) in [("a", 0), ("a", 1), ("b", 2), ("b", 3)] {
+        let _commit = test.persisted(name, 7, shard);
+    }
+    let reason = "not all nodes have it in memory at the end of the job".to_owned();
+    let given_up = Order::Fail { dir: dir(), step: 8, saved_in: 0, given_up: 1, reason: reason.clone() };
+    let expected = all([
+        vec![note(Note::Committed { dir: dir(), step: 7, shards: 4 })],
+        tell(&["a", "b"], &Order::Committed { dir: dir(), step: 7 }),
+        vec![note(Note::Failed { dir: dir(), step: 8, reason })],
+        tell(&["a", "b"], &given_up),
+    ]);
+    assert_eq!(test.says("a", CheckpointReport::Committed { dir: dir(), step: 7 }), expected);
+    assert_eq!(test.says("b", CheckpointReport::Closed), []);
+    assert_eq!(test.says("a", CheckpointReport::Closed), [finish(&verdict)]);
+    assert_eq!(test.job.deadline(), None);
+}
+
+#[test]
+fn the_end_waits_for_a_saver_whose_stream_is_broken_no_longer_than_for_a_node() {
+    let mut test = saving();
+    let _one = test.succeed("a", 0);
+    let _ended = test.at(60).succeed("b", 0);
+    assert_eq!(test.says("a", CheckpointReport::Closed), []);
+    let _broken = test.send(Event::LinkBroken { node: id("b") });
+    assert_eq!(test.due(), [finish(&JobVerdict::Succeeded)]);
+    assert_eq!(test.now, Moment::at_secs(60) + FAREWELL);
+}
+
+#[test]
+fn a_node_that_has_left_is_told_what_it_waits_for_in_vain() {
+    let mut test = saving();
+    let _left = test.leave("b");
+    assert_eq!(test.in_memory("b", pair(2, &[7], &[7]), true), []);
+    let _joined = test.join("c");
+    let _placed = test.rejoin_with("a", 0, Vec::new());
+    let effects = test.hosted("a", 1);
+    let reason = "the node leaves the job, and others do not have this step".to_owned();
+    let told = tell(&["b"], &Order::Fail { dir: dir(), step: 7, saved_in: 0, given_up: 0, reason });
+    assert_eq!(effects.last(), told.first(), "{effects:?}");
+    assert_eq!(test.says("b", CheckpointReport::Closed), []);
+}
+
+#[test]
+fn a_master_without_state_takes_over_what_nodes_report() {
+    let mut test = Test::new(policy(), terms(2, 2));
+    assert_eq!(test.says("a", CheckpointReport::Kept), [], "it has not come back yet");
+    let of = &["a", "b"];
+    let _restoring = test.resume("a", 7, of, WorkersState::Running);
+    for step in [5, 6] {
+        assert_eq!(test.persisted("a", step, 0), []);
+    }
+    let _restored = test.resume("b", 7, of, WorkersState::Running);
+    for (name, shard) in [("a", 1), ("b", 2)] {
+        assert_eq!(test.persisted(name, 6, shard), []);
+    }
+    assert!(matches!(
+        &test.persisted("b", 6, 3)[..],
+        [Effect::Push { push: Push::Checkpoint(Order::Commit { step: 6, .. }), .. }]
+    ));
+}

@@ -1,0 +1,48 @@
+//! Warm workers: the terms, and what is said of them.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// When Python workers are forked from a template.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WarmTerms {
+    pub when: WarmStart,
+    /// The modules that the template imports are given. Else they are those that a worker has after its first step.
+    pub has_modules: bool,
+}
+
+/// The first workers that are forked from a template.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WarmStart {
+    /// Those of the first restart. The template is made while workers train.
+    Restart,
+    /// Those of the first start, which waits for the template.
+    Start,
+}
+
+/// What is said of the template.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WarmNotice {
+    /// It cannot be used in this run.
+    Unfit { reason: String },
+    /// Workers could not be forked from it. With `is_last`, none will be in this run.
+    Refused { reason: String, is_last: bool },
+}
+
+impl fmt::Display for WarmNotice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unfit { reason } => write!(f, "workers are not forked from a template: {reason}"),
+            Self::Refused { reason, is_last: false } => {
+                write!(
+                    f,
+                    "workers are not forked from the template any more: {reason}; a later restart may use a new one"
+                )
+            }
+            Self::Refused { reason, is_last: true } => {
+                write!(f, "workers are not forked from a template any more: {reason}")
+            }
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! The saver: when it is started, what it is told, what waits for it, and what follows when it is gone.
+
+use checkpoint::{
+    job::Order,
+    message::{Dir, FromSaver, ShardState, ToSaver},
+};
+
+use super::*;
+use crate::checkpoints::{CheckpointNotice, CheckpointReport};
+
+fn at(secs: u64) -> Moment {
+    Moment::at_secs(secs)
+}
+
+fn dir() -> Dir {
+    Dir::try_from("/ckpt").unwrap()
+}
+
+fn shards(steps: &[u64]) -> Vec<ShardState> {
+    vec![ShardState {
+        dir: dir(),
+        shard: 0,
+        n_shards: 1,
+        replicated: true,
+        world: 5,
+        rank: 4,
+        steps: steps.to_vec(),
+        wishes: Vec::new(),
+        disk_step: None,
+    }]
+}
+
+fn says(said: FromSaver) -> Event {
+    Event::SaverSaid { said: Box::new(said) }
+}
+
+fn state(round: u32, steps: &[u64]) -> Event {
+    says(FromSaver::State { round: Some(round), shards: shards(steps) })
+}
+
+fn tell(message: ToSaver) -> Effect {
+    Effect::TellSaver { message: Box::new(message) }
+}
+
+fn round(round: u32, memory_is_void: bool) -> Effect {
+    let message = ToSaver::Round {
+        round,
+        world: 5,
+        first_rank: 4,
+        local_world_size: 1,
+        restore: Vec::new(),
+        memory_is_void,
+    };
+    tell(message)
+}
+
+fn report(report: CheckpointReport) -> Effect {
+    Effect::ReportCheckpoint { report: Box::new(report) }
+}
+
+fn notify(notice: CheckpointNotice) -> Effect {
+    Effect::Notify(Notice::Checkpoints(notice))
+}
+
+fn workers_gone(round: u32) -> Effect {
+    tell(ToSaver::WorkersGone { round })
+}
+
+fn join_with(attempt: u32, after: u32, steps: &[u64]) -> Vec<Effect> {
+    let (attempt, after) = (Attempt(attempt), Some(Round(after)));
+    vec![
+        Effect::Join { attempt, after, checked: None, shards: shards(steps) },
+        report(CheckpointReport::Kept),
+        tell(ToSaver::Report {}),
+    ]
+}
+
+fn finish(grace_ms: u64, also_memory: bool) -> Effect {
+    tell(ToSaver::Finish { grace_ms, also_memory })
+}
+
+/// One worker runs in round 0, and has a saver.
+fn saving(max_restarts: u32) -> WorkerGroup {
+    let mut group = running(1, max_restarts);
+    assert!(group.wants_saver());
+    assert_eq!(
+        group.handle(at(1), Event::SaverWanted),
+        [Effect::StartSaver, round(0, false), report(CheckpointReport::Kept)]
+    );
+    assert!(!group.wants_saver());
+    group
+}
+
+/// Its worker has failed, and is gone.
+fn restarting() -> WorkerGroup {
+    let mut group = saving(3);
+    let _stop = group.handle(at(10), exited(0, 0, CODE));
+    assert_eq!(group.handle(at(11), gone(0)), [workers_gone(0)]);
+    group
+}
+
+#[test]
+fn a_run_without_checkpoints_has_no_saver() {
+    let mut group = running(1, 0);
+    assert_eq!(group.handle(at(1), exited(0, 0, OK)), [TERM_TREE]);
+    assert!(!group.wants_saver(), "what connects now is no worker");
+    assert_eq!(group.handle(at(1), Event::SaverWanted), []);
+    assert_eq!(group.handle(at(1), gone(0)), [succeeded_in(0)]);
+    assert_eq!(group.handle(at(1), job_succeeded()), [Effect::AcknowledgeEnd, finished(Outcome::Succeeded)]);
+}
+
+#[test]
+fn a_node_joins_with_what_its_saver_has_once_that_has_answered() {
+    let mut group = restarting();
+    assert_eq!(group.deadline(), Some(at(13)));
+    assert_eq!(group.handle(at(11), state(7, &[1])), [], "of another round");
+    assert_eq!(group.handle(at(12), state(0, &[20, 30])), join_with(1, 0, &[20, 30]));
+    let assignment = assignment(1, 1);
+    assert_eq!(
+        group.handle(at(13), Event::Pushed(Push::Assigned(assignment.clone()))),
+        [
+            round(1, false),
+            Effect::Prepare { assignment: assignment.clone(), attempt: Attempt(1) },
+            Effect::Notify(Notice::Assigned(assignment))
+        ]
+    );
+}
+
+#[test]
+fn a_saver_that_does_not_answer_delays_the_node_for_two_seconds() {
+    let mut group = restarting();
+    let attempt = Attempt(1);
+    let join = Effect::Join { attempt, after: Some(Round(0)), checked: None, shards: Vec::new() };
+    assert_eq!(
+        group.handle(at(13), Event::Deadline),
+        [
+            notify(CheckpointNotice::NoState { waited: STATE_TIMEOUT }),
+            join,
+            report(CheckpointReport::Kept),
+            tell(ToSaver::Report {})
+        ]
+    );
+    assert_eq!(group.handle(at(14), state(0, &[20])), [], "the job has decided without it");
+}
+
+#[test]
+fn an_answer_that_comes_while_the_master_is_away_goes_with_the_next_request() {
+    let mut group = restarting();
+    let _told = group.handle(at(11), away());
+    assert_eq!(group.handle(at(12), state(0, &[20])), []);
+    let mut expected = vec![Effect::Notify(Notice::MasterBack)];
+    expected.extend(join_with(1, 0, &[20]));
+    assert_eq!(group.handle(at(13), Event::MasterBack), expected);
+}
+
+#[test]
+fn other_ranks_or_another_world_make_the_memory_void() {
+    for assignment in
+        [Assignment { first_rank: 0, ..assignment(1, 1) }, Assignment { world_size: 4, ..assignment(1, 1) }]
+    {
+        let mut group = restarting();
+        let _join = group.handle(at(12), state(0, &[20]));
+        let effects = group.handle(at(13), Event::Pushed(Push::Assigned(assignment)));
+        let Effect::TellSaver { message } = &effects[0] else { panic!("{effects:?}") };
+        assert!(matches!(**message, ToSaver::Round { round: 1, memory_is_void: true, .. }), "{message:?}");
+    }
+}
+
+#[test]
+fn a_saver_that_dies_is_started_again_with_the_next_workers() {
+    let mut group = saving(3);
+    let reason = "killed by SIGKILL".to_owned();
+    assert_eq!(
+        group.handle(at(2), Event::SaverEnded { reason: reason.clone() }),
+        [notify(CheckpointNotice::SaverEnded { reason }), report(CheckpointReport::Closed)]
+    );
+    assert!(!group.wants_saver(), "not before the next round");
+    let _stop = group.handle(at(10), exited(0, 0, CODE));
+    assert_eq!(group.handle(at(11), gone(0)), [join(1, Some(0))], "there is nothing to wait for");
+    let assignment = assignment(1, 1);
+    assert_eq!(
+        group.handle(at(13), Event::Pushed(Push::Assigned(assignment.clone())))[..3],
+        [Effect::StartSaver, round(1, false), report(CheckpointReport::Kept)]
+    );
+}
+
+#[test]
+fn a_saver_that_dies_while_it_is_asked_holds_nothing_up() {
+    let mut group = restarting();
+    let reason = "killed by SIGKILL".to_owned();
+    let expected = [
+        notify(CheckpointNotice::SaverEnded { reason: reason.clone() }),
+        report(CheckpointReport::Closed),
+        join(1, Some(0)),
+    ];
+    assert_eq!(group.handle(at(11), Event::SaverEnded { reason }), expected);
+}
+
+#[test]
+fn what_the_saver_says_is_reported_and_asked_for_again_when_the_master_is_back() {
+    let mut group = saving(3);
+    let committed = || says(FromSaver::Committed { dir: dir(), step: 5 });
+    let reported = report(CheckpointReport::Committed { dir: dir(), step: 5 });
+    assert_eq!(group.handle(at(2), committed()), [reported]);
+    assert_eq!(
+        group.handle(at(2), state(0, &[6])),
+        [report(CheckpointReport::InMemory { shards: shards(&[6]), last: false })]
+    );
+    let _told = group.handle(at(3), away());
+    assert_eq!(group.handle(at(4), committed()), [], "the saver says it again");
+    assert_eq!(
+        group.handle(at(5), Event::MasterBack),
+        [
+            Effect::Notify(Notice::MasterBack),
+            resumed(0, WorkersState::Running),
+            report(CheckpointReport::Kept),
+            tell(ToSaver::Report {})
+        ]
+    );
+}
+
+#[test]
+fn orders_go_to_the_saver_and_without_one_a_manifest_fails() {
+    let mut group = saving(3);
+    let persist = || Event::Pushed(Push::Checkpoint(Order::Persist { dir: dir(), step: 5 }));
+    assert_eq!(group.handle(at(2), persist()), [tell(ToSaver::Persist { dir: dir(), step: 5 })]);
+    let _lost = group.handle(at(2), Event::SaverEnded { reason: "x".into() });
+    assert_eq!(group.handle(at(3), persist()), []);
+    let manifest = checkpoint::manifest::Manifest {
+        version: 1,
+        step: 5,
+        world: 1,
+        n_shards: 1,
+        replicated: true,
+        format: checkpoint::message::Format::Pt,
+        time: None,
+        shards: Vec::new(),
+    };
+    let commit = Order::Commit { dir: dir(), step: 5, manifest: Box::new(manifest) };
+    let effects = group.handle(at(3), Event::Pushed(Push::Checkpoint(commit)));
+    assert_eq!(effects[0], notify(CheckpointNotice::NoSaver { dir: dir(), step: 5 }));
+    let Effect::ReportCheckpoint { report } = &effects[1] else { panic!("{effects:?}") };
+    assert!(matches!(**report, CheckpointReport::Failed { step: 5, shard: None, .. }), "{report:?}");
+}
+
+#[test]
+fn a_run_that_succeeded_ends_when_what_is_queued_is_on_disk() {
+    let mut group = saving(0);
+    let _stop = group.handle(at(10), exited(0, 0, OK));
+    assert_eq!(group.handle(at(10), gone(0)), [workers_gone(0), succeeded_in(0)]);
+    assert_eq!(group.handle(at(11), job_succeeded()), [Effect::AcknowledgeEnd, finish(600_000, false)]);
+    assert_eq!(group.deadline(), Some(at(12)));
+    let limit = Duration::from_secs(600);
+    assert_eq!(group.handle(at(12), Event::Deadline), [notify(CheckpointNotice::Saving { limit })]);
+    assert_eq!(group.deadline(), Some(at(612)));
+    assert_eq!(
+        group.handle(at(20), says(FromSaver::Finished {})),
+        [report(CheckpointReport::Closed), finished(Outcome::Succeeded)]
+    );
+}
+
+#[test]
+fn after_a_signal_what_is_in_memory_is_written_within_the_grace() {
+    let mut group = saving(3);
+    let _forwarded = group.handle(at(10), signalled(15));
+    let _exit = group.handle(at(14), exited(0, 0, TERM));
+    assert_eq!(group.handle(at(14), Event::EndNoted), []);
+    assert_eq!(group.handle(at(14), gone(0)), [workers_gone(0), finish(26_000, true)]);
+    let _told = group.handle(at(15), Event::Deadline);
+    assert_eq!(group.deadline(), Some(at(41)));
+    assert_eq!(
+        group.handle(at(41), Event::Deadline),
+        [
+            notify(CheckpointNotice::Unfinished),
+            report(CheckpointReport::Closed),
+            finished(Outcome::Interrupted(15))
+        ]
+    );
+}
+
+#[test]
+fn a_second_signal_ends_the_wait_for_a_disk() {
+    let mut group = saving(0);
+    let _stop = group.handle(at(10), exited(0, 0, OK));
+    let _gone = group.handle(at(10), gone(0));
+    let _saving = group.handle(at(11), job_succeeded());
+    assert_eq!(group.handle(at(12), signalled(2)), []);
+    let _told = group.handle(at(12), Event::Deadline);
+    assert_eq!(group.deadline(), Some(at(42)), "the first one leaves it the grace period");
+    let effects = group.handle(at(13), signalled(2));
+    assert_eq!(effects.last(), Some(&finished(Outcome::Succeeded)));
+}
+
+#[test]
+fn what_is_in_memory_goes_to_disk_after_a_failure_if_that_is_asked_for() {
+    for save_at_breakpoint in [false, true] {
+        let mut group = WorkerGroup::new(Limits { save_at_breakpoint, ..limits(0) });
+        let _join = group.handle(Moment::START, Event::MasterBack);
+        start(&mut group, 0, 1);
+        let _saver = group.handle(at(1), Event::SaverWanted);
+        let _stop = group.handle(at(10), exited(0, 0, CODE));
+        let _end = group.handle(at(10), job_failed());
+        assert_eq!(group.handle(at(10), gone(0))[1], finish(600_000, save_at_breakpoint));
+    }
+}

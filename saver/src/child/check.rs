@@ -1,0 +1,95 @@
+//! Files on disk, compared with their sizes and checksums before a load.
+
+use std::{fs::File, io, io::Read as _, os::fd::AsRawFd as _, path::Path};
+
+use checkpoint::{format::chunks::Summing, slots::FileCheck};
+
+use super::folder::open_file;
+
+/// Bytes that are read at once.
+const BLOCK: usize = 1 << 20;
+
+/// Compares files, in order, up to the first that differs.
+///
+/// # Errors
+/// Which file differs, and how.
+pub(super) fn check(files: &[FileCheck]) -> Result<(), String> {
+    // Sizes first: they are of all shards, and a missing file need not wait for gigabytes of others.
+    for file in files {
+        open(file)?;
+    }
+    files.iter().try_for_each(check_content)
+}
+
+fn open(file: &FileCheck) -> Result<File, String> {
+    let path = &file.path;
+    let opened = open_file(Path::new(path)).map_err(|error| format!("cannot read {path}: {error}"))?;
+    let found = opened.metadata().map_err(|error| format!("cannot read {path}: {error}"))?.len();
+    match file.bytes {
+        Some(expected) if found != expected => Err(format!(
+            "{path} has {found} bytes, and was written with {expected}: it is cut off or replaced"
+        )),
+        None if found == 0 => Err(format!("{path} is empty")),
+        _ => Ok(opened),
+    }
+}
+
+fn check_content(file: &FileCheck) -> Result<(), String> {
+    let (path, Some((chunk_bytes, expected))) = (&file.path, &file.crc32) else { return Ok(()) };
+    let mut opened = open(file)?;
+    // SAFETY: plain numbers; the descriptor is open. It is only advice.
+    unsafe { libc::posix_fadvise(opened.as_raw_fd(), 0, 0, libc::POSIX_FADV_SEQUENTIAL) };
+    let mut summing = Summing::new(*chunk_bytes);
+    let mut block = vec![0; BLOCK];
+    loop {
+        match opened.read(&mut block) {
+            Ok(0) => break,
+            Ok(length) => summing.update(block.get(..length).unwrap_or_default()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(format!("cannot read {path} at byte {}: {error}", summing.bytes())),
+        }
+    }
+    let found = summing.finish().crc32;
+    let differing =
+        (0..found.len().max(expected.len())).find(|index| found.get(*index) != expected.get(*index));
+    match differing {
+        None => Ok(()),
+        Some(index) => {
+            let first = chunk_bytes.saturating_mul(index as u64);
+            Err(format!(
+                "{path} differs from its checksum in the {chunk_bytes} bytes from byte {first} on: its bytes have \
+                 changed since it was written"
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_differs_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, b"0123456789").unwrap();
+        let path = path.to_str().unwrap().to_owned();
+        let sums = vec![crc32fast::hash(b"01234567"), crc32fast::hash(b"89")];
+        let good = FileCheck { path: path.clone(), bytes: Some(10), crc32: Some((8, sums)) };
+        let missing = FileCheck { path: format!("{path}-missing"), bytes: None, crc32: None };
+        let files = |file: &FileCheck| check(std::slice::from_ref(file));
+        assert_eq!(files(&good), Ok(()));
+        assert_eq!(files(&FileCheck { bytes: None, crc32: None, ..good.clone() }), Ok(()));
+        assert!(files(&FileCheck { bytes: Some(11), ..good.clone() }).unwrap_err().contains("has 10 bytes"));
+        let fewer = FileCheck { crc32: Some((8, vec![crc32fast::hash(b"01234567")])), ..good.clone() };
+        assert!(files(&fewer).unwrap_err().contains("from byte 8 on"));
+        assert!(check(&[good.clone(), missing]).unwrap_err().contains("-missing"));
+        fs::write(&path, b"x123456789").unwrap();
+        assert!(files(&good).unwrap_err().contains("from byte 0 on"));
+        fs::write(&path, b"").unwrap();
+        let any = FileCheck { bytes: None, crc32: None, ..good };
+        assert_eq!(files(&any), Err(format!("{path} is empty")));
+    }
+}

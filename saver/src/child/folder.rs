@@ -1,0 +1,289 @@
+//! The documents of a checkpoint folder on disk: read, written, removed.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read as _, Write as _},
+    path::Path,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use checkpoint::{
+    manifest::{self, Folder, Manifest, Tracker},
+    message::{Dir, Level},
+    slots::FileCheck,
+};
+
+use super::{
+    check,
+    input::Outcome,
+    staged,
+    temporary::{self, Temporary, folder_of, sync_folder},
+};
+
+/// Bytes of manifests that are read of one folder; older ones stay unread. Those of a job of 1000 ranks have 0.9 MB each.
+const READ: u64 = 256 << 20;
+
+/// Entries of the folder of manifests that are looked at.
+const ENTRIES: usize = 100_000;
+
+/// Bytes of a tracker that are read: more than any that can be used.
+const TRACKER: u64 = 65;
+
+/// Reads the tracker and the manifests, newest first. A folder that does not exist has none.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub(super) fn read(dir: &Dir, logs: &mut Vec<(Level, String)>) -> Result<Folder, String> {
+    let mut folder = Folder { tracker: read_tracker(dir), ..Folder::default() };
+    let documents = dir.join(manifest::FOLDER);
+    let entries = match fs::read_dir(&documents) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(folder),
+        Err(error) => return Err(format!("cannot read the folder {documents}: {error}")),
+    };
+    let name = |entry: io::Result<fs::DirEntry>| Manifest::step_of(entry.ok()?.file_name().to_str()?);
+    let mut steps: Vec<u64> = entries.take(ENTRIES).filter_map(name).collect();
+    steps.sort_unstable();
+    let mut read = 0;
+    while let Some(step) = steps.pop() {
+        if read > READ {
+            logs.push((
+                Level::Warn,
+                format!(
+                    "{documents} has more than {READ} bytes: {} older manifests are not read",
+                    steps.len() + 1
+                ),
+            ));
+            break;
+        }
+        let parsed = limited(&dir.join(&Manifest::name(step)), manifest::MAX_BYTES as u64 + 1)
+            .map_err(|error| error.to_string())
+            .and_then(|bytes| {
+                read += bytes.len() as u64;
+                Manifest::parse(step, &bytes).map_err(|error| error.to_string())
+            });
+        match parsed {
+            Ok(manifest) => drop(folder.manifests.insert(step, manifest)),
+            Err(error) => drop(folder.unusable.insert(step, error)),
+        }
+    }
+    Ok(folder)
+}
+
+fn read_tracker(dir: &Dir) -> Tracker {
+    let path = dir.join(manifest::TRACKER);
+    match limited(&path, TRACKER) {
+        Ok(bytes) => Tracker::parse(&bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Tracker::Missing,
+        Err(error) => Tracker::Unusable(format!("cannot read {path}: {error}")),
+    }
+}
+
+/// The first bytes of a file. One that is no file (a pipe, a device) is an error, and is not waited for.
+fn limited(path: &str, at_most: u64) -> io::Result<Vec<u8>> {
+    let file = open_file(Path::new(path))?;
+    let mut bytes = Vec::new();
+    file.take(at_most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Opens a file for reading, if it is one.
+///
+/// # Errors
+/// When it is not there, or something else.
+pub(super) fn open_file(path: &Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));
+    }
+    Ok(file)
+}
+
+/// Gives files that wait for it their names, and writes the manifest of a step, then the tracker, each in one step and
+/// synced. After an error the step does not count, unless the tracker had named it before.
+///
+/// # Errors
+/// When a file of the step is not there with its size: another node has written it, and not into this folder. When the
+/// disk fails.
+pub(super) fn write(dir: &Dir, mut manifest: Manifest) -> Result<(), String> {
+    manifest.time = SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs());
+    staged::publish(dir, &manifest)?;
+    let files = manifest.paths(dir).map(|file| FileCheck {
+        path: file.path,
+        bytes: Some(file.sum.bytes),
+        // They were made as the file was written; what a disk loses since then is found by a load.
+        crc32: None,
+    });
+    check::check(&files.collect::<Vec<_>>()).map_err(|error| {
+        format!("{error}; a checkpoint folder must be on a file system that all nodes share")
+    })?;
+    replace(&dir.join(&Manifest::name(manifest.step)), manifest.to_json().as_bytes())?;
+    replace(&dir.join(manifest::TRACKER), manifest.step.to_string().as_bytes())
+}
+
+fn replace(path: &str, content: &[u8]) -> Result<(), String> {
+    let written = || {
+        let temporary = Temporary::create(Path::new(path))?;
+        temporary.file().write_all(content)?;
+        temporary.publish()
+    };
+    written().map_err(|error: io::Error| format!("cannot write {path}: {error}"))
+}
+
+/// Removes a step. The manifest goes first, and for good, so that none names files that are gone. Without `manifest` the
+/// step was given up: when it has one all the same, a node has written it that was lost before it said so, and the
+/// tracker may name the step.
+pub(super) fn remove(dir: &Dir, step: u64, manifest: bool, files: &[String]) -> Outcome {
+    let mut outcome = Outcome::default();
+    let mut log = |path: &str, error: &io::Error| {
+        outcome.logs.push((Level::Warn, format!("cannot remove {path} of step {step}: {error}")));
+    };
+    if manifest {
+        let path = dir.join(&Manifest::name(step));
+        let removed = fs::remove_file(&path).and_then(|()| sync_folder(folder_of(Path::new(&path))));
+        match removed {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                // The step still counts.
+                log(&path, &error);
+                return outcome;
+            }
+            _ => {}
+        }
+    } else if fs::symlink_metadata(dir.join(&Manifest::name(step))).is_ok() {
+        return outcome;
+    }
+    for path in files {
+        staged::remove(path);
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => log(path, &error),
+            _ => {}
+        }
+    }
+    // It may hold what is not ours.
+    let _not_empty = fs::remove_dir(dir.join(&step.to_string()));
+    outcome
+}
+
+/// Removes what killed savers left behind, and says so.
+pub(super) fn sweep(dir: &Dir, logs: &mut Vec<(Level, String)>) {
+    let removed = temporary::sweep(Path::new(dir.as_str()));
+    if let Some(first) = removed.first() {
+        let text = match removed.len() {
+            1 => format!("{} is removed: a write that was not finished", first.display()),
+            count => format!(
+                "{count} files of writes that were not finished are removed, {} first",
+                first.display()
+            ),
+        };
+        logs.push((Level::Info, text));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use checkpoint::message::{Format, ShardFile};
+
+    use super::*;
+
+    fn manifest(step: u64) -> Manifest {
+        let shard = ShardFile {
+            shard: 0,
+            rank: 0,
+            n_shards: 1,
+            world: 1,
+            replicated: true,
+            format: Format::Pt,
+            file: format!("{step}/rank_0.pt"),
+            bytes: 1,
+            chunk_bytes: 64 << 20,
+            crc32: vec![7],
+            also: Vec::new(),
+        };
+        Manifest {
+            version: manifest::VERSION,
+            step,
+            world: 1,
+            n_shards: 1,
+            replicated: true,
+            format: Format::Pt,
+            time: None,
+            shards: vec![shard],
+        }
+    }
+
+    fn dir(folder: &tempfile::TempDir) -> Dir {
+        Dir::try_from(folder.path().to_str().unwrap()).unwrap()
+    }
+
+    /// The file of the step, and its manifest.
+    fn write_all(dir: &Dir, step: u64) {
+        fs::create_dir_all(dir.join(&step.to_string())).unwrap();
+        fs::write(dir.join(&format!("{step}/rank_0.pt")), "x").unwrap();
+        write(dir, manifest(step)).unwrap();
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = dir(&temporary);
+        assert!(read(&dir, &mut Vec::new()).unwrap().is_empty());
+        for step in [9, 30] {
+            write_all(&dir, step);
+        }
+        fs::write(dir.join(".dlrover/40.json"), "{").unwrap();
+        fs::create_dir(dir.join(".dlrover/50.json")).unwrap();
+        let folder = read(&dir, &mut Vec::new()).unwrap();
+        assert_eq!(folder.tracker, Tracker::Step(30));
+        assert_eq!(folder.manifests.keys().copied().collect::<Vec<_>>(), [9, 30]);
+        assert!(folder.manifests[&9].time.is_some());
+        assert_eq!(folder.unusable.keys().copied().collect::<Vec<_>>(), [40, 50]);
+        assert_eq!(fs::read(dir.join(manifest::TRACKER)).unwrap(), b"30");
+    }
+
+    #[test]
+    fn a_manifest_of_files_that_are_not_there_is_not_written() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = dir(&temporary);
+        write_all(&dir, 8);
+        let error = write(&dir, manifest(9)).unwrap_err();
+        assert!(error.contains("9/rank_0.pt") && error.contains("all nodes share"), "{error}");
+        fs::create_dir(dir.join("9")).unwrap();
+        fs::write(dir.join("9/rank_0.pt"), "longer").unwrap();
+        assert!(write(&dir, manifest(9)).unwrap_err().contains("has 6 bytes"));
+        let folder = read(&dir, &mut Vec::new()).unwrap();
+        assert_eq!((folder.tracker, folder.manifests.len()), (Tracker::Step(8), 1));
+    }
+
+    #[test]
+    fn a_step_is_removed_with_its_folder_and_nothing_else() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = dir(&temporary);
+        write_all(&dir, 9);
+        fs::write(dir.join("kept"), "x").unwrap();
+        let files = [dir.join("9/rank_0.pt"), dir.join("9/missing")];
+        // A step that was given up, and counts all the same.
+        assert_eq!(remove(&dir, 9, false, &files).logs, []);
+        assert!(Path::new(&dir.join("9/rank_0.pt")).exists());
+        assert_eq!(remove(&dir, 9, true, &files).logs, []);
+        assert!(!Path::new(&dir.join("9")).exists());
+        assert!(!Path::new(&dir.join(".dlrover/9.json")).exists());
+        assert!(Path::new(&dir.join("kept")).exists());
+        // Something that cannot be removed as a file is said.
+        fs::create_dir(dir.join("folder")).unwrap();
+        assert_eq!(remove(&dir, 9, true, &[dir.join("folder")]).logs.len(), 1);
+    }
+
+    #[test]
+    fn a_pipe_in_the_place_of_a_document_is_not_waited_for() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = dir(&temporary);
+        fs::create_dir(dir.join(manifest::FOLDER)).unwrap();
+        for name in [".dlrover/7.json", manifest::TRACKER] {
+            nix::unistd::mkfifo(Path::new(&dir.join(name)), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        }
+        let folder = read(&dir, &mut Vec::new()).unwrap();
+        assert!(matches!(folder.tracker, Tracker::Unusable(_)));
+        assert!(folder.unusable[&7].contains("not a file"));
+    }
+}

@@ -1,0 +1,12 @@
+//! Savers as an agent starts them: real processes, real sockets, real files.
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests may panic and print, their helpers too")]
+
+mod client;
+mod disks;
+mod ending;
+mod hostile;
+mod kills;
+mod loading;
+mod parent;
+mod saving;
+mod support;

@@ -1,0 +1,78 @@
+"""Frameworks with checkpoints in memory; each test needs its framework. With torch."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import unittest
+
+from support import HERE, ClientTest, environment, needs_torch
+from test_fsdp import ranks
+
+
+def needs(name):
+    return unittest.skipIf(importlib.util.find_spec(name) is None, "no " + name)
+
+
+def run(program, *arguments, **variables):
+    command = [sys.executable, os.path.join(HERE, "programs", program)] + list(arguments)
+    done = subprocess.run(command, env=environment(OMP_NUM_THREADS="1", **variables), capture_output=True, timeout=600)
+    return [line.split() for line in done.stdout.decode().splitlines()], done
+
+
+@needs_torch
+class Adaptors(ClientTest):
+    @needs("transformers")
+    def test_transformers(self):
+        self.reference()
+        for address in (os.environ["DLROVER_CKPT_SOCK"], ""):
+            folder, other = os.path.join(self.folder, address, "a"), os.path.join(self.folder, address, "b")
+            whole, done = run("hf.py", folder, "23", DLROVER_CKPT_SOCK=address)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(whole[0], ["found", "False", "none"])
+            words, done = run("hf.py", other, "13", "die", DLROVER_CKPT_SOCK=address)
+            self.assertEqual(done.returncode, -9, done.stderr)
+            words, done = run("hf.py", other, "23", DLROVER_CKPT_SOCK=address)
+            self.assertEqual(words[0], ["found", "checkpoint-10", "memory" if address else "disk"], done.stderr)
+            # As if it had never been killed.
+            self.assertEqual(words[-1], whole[-1], done.stderr)
+
+    @needs("transformers")
+    def test_transformers_with_two_ranks(self):
+        self.reference()
+        address = os.environ["DLROVER_CKPT_SOCK"]
+        words, ends = ranks("hf.py", self.folder, "10", DLROVER_CKPT_SOCK=address)
+        self.assertEqual(words[-1][:2], ["trained", "10"], ends)
+        words, ends = ranks("hf.py", self.folder, "15", DLROVER_CKPT_SOCK=address)
+        self.assertEqual(words[0], ["found", "checkpoint-10", "memory"], ends)
+        self.assertEqual(words[-1][:2], ["trained", "15"], ends)
+
+    @needs("lightning")
+    def test_lightning(self):
+        self.reference()
+        for address in (os.environ["DLROVER_CKPT_SOCK"], ""):
+            folder = os.path.join(self.folder, address or "alone")
+            words, done = run("lightning_fit.py", folder, "10", DLROVER_CKPT_SOCK=address)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(words[0], ["found", "none", "None"])
+            again, done = run("lightning_fit.py", folder, "20", DLROVER_CKPT_SOCK=address)
+            self.assertEqual(again[0], ["found", "memory" if address else "disk", "10"], done.stderr)
+            self.assertEqual(again[1], ["began"] + words[-1][1:], done.stderr)
+            self.assertEqual(again[2][:2], ["trained", "20"], done.stderr)
+
+    @needs("deepspeed")
+    def test_deepspeed(self):
+        self.reference()
+        for address in (os.environ["DLROVER_CKPT_SOCK"], ""):
+            folder, other = os.path.join(self.folder, address, "a"), os.path.join(self.folder, address, "b")
+            whole, ends = ranks("deepspeed_train.py", folder, "8", DLROVER_CKPT_SOCK=address)
+            self.assertEqual(whole[-1][:2], ["trained", "8"], ends)
+            words, ends = ranks("deepspeed_train.py", other, "4", DLROVER_CKPT_SOCK=address)
+            words, ends = ranks("deepspeed_train.py", other, "4", DLROVER_CKPT_SOCK=address)
+            found = [word for word in words if word[0] == "found"][0]
+            self.assertEqual(found, ["found", "memory" if address else "disk", "4", "4"], ends)
+            self.assertEqual(words[-1], whole[-1], ends)
+
+
+if __name__ == "__main__":
+    unittest.main()

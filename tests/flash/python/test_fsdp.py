@@ -1,0 +1,201 @@
+"""Sharded states: two ranks on CPUs, both generations of FSDP, memory and disk. With torch."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import unittest
+
+from support import HERE, ClientTest, environment, needs_torch
+
+WORLD = 2
+
+
+def _port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return str(listener.getsockname()[1])
+
+
+def ranks(program, *arguments, **variables):
+    """Runs a program on all ranks. `of_rank`: variables of each rank. Returns the words of rank 0, and all ends."""
+    world, of_rank = variables.pop("world", WORLD), variables.pop("of_rank", {})
+    shared = dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=_port(), WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world))
+    shared.update(GROUP_RANK="0", OMP_NUM_THREADS="1", **variables)
+    command = [sys.executable, os.path.join(HERE, "programs", program)] + list(arguments)
+    children = [
+        subprocess.Popen(
+            command,
+            env=environment(RANK=str(rank), LOCAL_RANK=str(rank), **dict(shared, **of_rank.get(rank, {}))),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for rank in range(world)
+    ]
+    ends = []
+    for child in children:
+        try:
+            out, error = child.communicate(timeout=300)
+        finally:
+            child.kill()
+        ends.append((child.returncode, out.decode(), error.decode()))
+    return [line.split(" ", 3) for line in ends[0][1].splitlines()], ends
+
+
+@needs_torch
+class Sharded(ClientTest):
+    def ranks(self, program, *arguments, **variables):
+        words, ends = ranks(program, *arguments, **variables)
+        for code, out, error in ends:
+            self.assertEqual(code, 0, (out, error))
+        return words, ends
+
+    def test_both_generations_from_memory(self):
+        self.reference()
+        address = os.environ["DLROVER_CKPT_SOCK"]
+        for generation in "12":
+            folder = os.path.join(self.folder, generation)
+            words, _ = self.ranks("fsdp.py", folder, generation, "save", "3", "memory", DLROVER_CKPT_SOCK=address)
+            self.assertEqual([word[1] for word in words[:3]], ["True"] * 3, words)
+            again, _ = self.ranks("fsdp.py", folder, generation, "load", DLROVER_CKPT_SOCK=address)
+            self.assertEqual(again[-1], ["loaded", "memory"] + words[-1][1:])
+
+    def test_both_generations_without_a_saver(self):
+        for generation in "12":
+            folder = os.path.join(self.folder, generation)
+            words, ends = self.ranks("fsdp.py", folder, generation, "save", "2")
+            self.assertEqual(words[0][1], "True", words)
+            self.assertEqual("".join(error for _, _, error in ends).count("there is no saver"), 1)
+            again, _ = self.ranks("fsdp.py", folder, generation, "load")
+            self.assertEqual(again[-1], ["loaded", "disk"] + words[-1][1:])
+            # Another world, and a folder that is given.
+            path = os.path.join(folder, "1")
+            alone, _ = self.ranks("fsdp.py", folder, generation, "load", "from", path, world=1)
+            self.assertEqual(alone[-1][:3], ["loaded", "file", "1"])
+            self.assertEqual([name for name in os.listdir(folder) if "dlrover-" in name], [])
+
+    def test_the_guides_script(self):
+        self.reference()
+        address = os.environ["DLROVER_CKPT_SOCK"]
+        words, _ = self.ranks("guide_fsdp.py", self.folder, "save", DLROVER_CKPT_SOCK=address)
+        again, _ = self.ranks("guide_fsdp.py", self.folder, "load", DLROVER_CKPT_SOCK=address)
+        self.assertEqual(again[-1], ["loaded"] + words[-1][1:] + ["memory"])
+        alone = os.path.join(self.folder, "alone")
+        self.assertEqual(self.ranks("guide_fsdp.py", alone, "load")[0], [])
+        words, _ = self.ranks("guide_fsdp.py", alone, "save")
+        again, _ = self.ranks("guide_fsdp.py", alone, "load")
+        # Step 5 was the last one for the disk.
+        self.assertEqual(again[-1], ["loaded"] + words[4][1:] + ["disk"])
+
+    def test_full_states(self):
+        self.reference()
+        for generation in "12":
+            for address in (os.environ["DLROVER_CKPT_SOCK"], ""):
+                folder = os.path.join(self.folder, generation + address)
+                words, _ = self.ranks("fsdp.py", folder, generation, "full", "save", "2", DLROVER_CKPT_SOCK=address)
+                again, _ = self.ranks("fsdp.py", folder, generation, "full", "load", DLROVER_CKPT_SOCK=address)
+                self.assertEqual(again[-1][2:], words[-1][1:])
+                self.assertEqual(again[-1][1], "memory" if address else "disk")
+
+    def test_one_process_without_a_group(self):
+        for address in (self.reference() and os.environ["DLROVER_CKPT_SOCK"], ""):
+            folder = os.path.join(self.folder, address or "alone")
+            words, _ = self.ranks("fsdp.py", folder, "2", "save", "2", world=1, DLROVER_CKPT_SOCK=address or "")
+            again, _ = self.ranks("fsdp.py", folder, "2", "load", world=1, DLROVER_CKPT_SOCK=address or "")
+            self.assertEqual(again[-1][2:], words[-1][1:])
+
+    def test_metadata_fits_the_files_that_a_saver_writes(self):
+        saver = self.reference()
+        for generation in "12":
+            folder = os.path.join(self.folder, generation)
+            words, _ = self.ranks("fsdp.py", folder, generation, "save", "3", DLROVER_CKPT_SOCK=saver.address)
+            import distcp
+
+            distcp.write(os.path.join(folder, "3"), [saver.shards[(folder, rank)].newest() for rank in range(WORLD)])
+            # Without a saver, as a folder that is given: stock torch reads it.
+            path = os.path.join(folder, "3")
+            again, _ = self.ranks("fsdp.py", folder, generation, "load", "from", path)
+            self.assertEqual(again[-1], ["loaded", "file"] + words[-1][1:])
+            alone, _ = self.ranks("fsdp.py", folder, generation, "load", "from", path, world=1)
+            self.assertEqual(alone[-1][:3], ["loaded", "file", "3"])
+
+
+@needs_torch
+class Disagreements(ClientTest):
+    def test_ranks_with_different_steps_load_from_disk(self):
+        saver = self.reference()
+        ranks("fsdp.py", self.folder, "2", "save", "2")
+        words, ends = ranks("fsdp.py", self.folder, "2", "save", "2", DLROVER_CKPT_SOCK=saver.address)
+        self.assertEqual(words[-1][1], "2", ends)
+        # Rank 1 has an older step than rank 0: as after a kill between two commits.
+        saver.shards[(self.folder, 1)].newest().state = "empty"
+        words, ends = ranks("fsdp.py", self.folder, "2", "load", DLROVER_CKPT_SOCK=saver.address)
+        self.assertEqual(words[-1][:3], ["loaded", "disk", "2"], ends)
+
+    def test_one_rank_without_memory_makes_all_write_alone(self):
+        large, small = self.reference(), self.reference(allowance=1)
+        words, ends = ranks(
+            "fsdp.py",
+            self.folder,
+            "2",
+            "save",
+            "2",
+            of_rank={0: {"DLROVER_CKPT_SOCK": large.address}, 1: {"DLROVER_CKPT_SOCK": small.address}},
+        )
+        self.assertEqual([word[1] for word in words[:2]], ["True", "True"], ends)
+        self.assertIn("rank 1: too large (no_memory)", ends[0][2])
+        self.assertTrue(os.path.exists(os.path.join(self.folder, "2", ".metadata")))
+        self.assertEqual(large.shards[(self.folder, 0)].commits, [])
+
+    def test_a_rank_that_does_not_save_is_an_error_in_time(self):
+        saver = self.reference()
+        began = time.monotonic()
+        words, ends = ranks("fsdp.py", self.folder, "2", "lonely", DLROVER_CKPT_SOCK=saver.address, SAVE_TIMEOUT="3")
+        self.assertEqual([word[1] for word in words], ["False", "True"], ends)
+        self.assertIn("rank 1 did not take part in a checkpoint within 3 s", words[0][2] + words[0][3])
+        self.assertLess(time.monotonic() - began, 120)
+
+    def test_a_rank_that_loses_its_saver_does_not_hold_the_others(self):
+        saver, other = self.reference(), self.reference()
+        other.faults["commit"] = "close"
+        _, ends = ranks(
+            "fsdp.py",
+            self.folder,
+            "2",
+            "save",
+            "2",
+            of_rank={0: {"DLROVER_CKPT_SOCK": saver.address}, 1: {"DLROVER_CKPT_SOCK": other.address}},
+        )
+        self.assertEqual([line.split()[1] for line in ends[0][1].splitlines()[:2]], ["True", "True"], ends)
+        self.assertEqual([line.split()[1] for line in ends[1][1].splitlines()[:2]], ["False", "False"], ends)
+        self.assertIn("the saver closed the connection", ends[1][2])
+
+    def test_a_fault_of_one_rank_is_told_by_all(self):
+        saver, other = self.reference(), self.reference()
+        other.errors["alloc"] = "stale_round", {}
+        words, ends = ranks(
+            "fsdp.py",
+            self.folder,
+            "2",
+            "save",
+            "1",
+            of_rank={0: {"DLROVER_CKPT_SOCK": saver.address}, 1: {"DLROVER_CKPT_SOCK": other.address}},
+        )
+        self.assertIn("rank 1: the test says so (stale_round)", ends[0][2])
+        self.assertIn("rank 1: the test says so (stale_round)", ends[1][2])
+
+    def test_a_changed_byte_in_one_rank_s_file_is_found(self):
+        ranks("fsdp.py", self.folder, "2", "save", "2")
+        with open(os.path.join(self.folder, "2", "__1_0.distcp"), "r+b") as file:
+            file.seek(2000)
+            byte = file.read(1)
+            file.seek(2000)
+            file.write(bytes([byte[0] ^ 1]))
+        words, ends = ranks("fsdp.py", self.folder, "2", "load")
+        self.assertEqual(words[-1][:3], ["loaded", "disk", "1"], ends)
+        self.assertIn("was changed after it was written", ends[0][2])
+
+
+if __name__ == "__main__":
+    unittest.main()

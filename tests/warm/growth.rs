@@ -1,0 +1,29 @@
+//! Many restarts: the template and the workers do not grow.
+
+use crate::{facts, is_forked, launch, ours};
+
+/// `DLROVER_WARM_RESTARTS=300` for more.
+fn restarts() -> u32 {
+    std::env::var("DLROVER_WARM_RESTARTS").ok().and_then(|text| text.parse().ok()).unwrap_or(30)
+}
+
+#[test]
+fn the_last_of_many_generations_is_like_the_first() {
+    let Some(launcher) = ours() else { return };
+    let restarts = restarts();
+    let run = launch(launcher, "start")
+        .flags(["--nproc-per-node=2"])
+        .args([format!("--restarts={restarts}")])
+        .finish()
+        .expect_code(0);
+    for rank in 0..2 {
+        let [first, last] = [0, restarts].map(|attempt| facts(&run, rank, attempt));
+        assert!(is_forked(&first) && is_forked(&last), "{run:#?}");
+        for name in ["fds", "threads", "flags", "path0", "meta_path", "template_fds"] {
+            assert_eq!(first[name], last[name], "{name} of rank {rank}");
+        }
+        let pages = |facts: &serde_json::Value| facts["template_pages"].as_u64().expect("a number");
+        let (before, after) = (pages(&first), pages(&last));
+        assert!(after <= before + 256, "the template has grown from {before} to {after} pages");
+    }
+}

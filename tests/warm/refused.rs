@@ -1,0 +1,191 @@
+//! When workers are not forked: they start without the template, and one line says why.
+
+use std::{fs, process::Command};
+
+use nix::sys::signal::Signal;
+use support::{
+    census::Process,
+    launch::{Launch, Outcome},
+    trainer, wait_for,
+};
+
+use crate::{facts, is_forked, launch, module, ours};
+
+/// Runs one worker whose template imports the module `odd`, and returns the line about it.
+fn reason(text: &str, change: impl Fn(Launch) -> Launch) -> Option<String> {
+    let launch = launch(ours()?, "start").flags(["--warm-modules=decimal,odd"]);
+    module(launch.dir(), "odd", text);
+    let lib = launch.dir().join("lib");
+    let run = change(launch.env("PYTHONPATH", lib)).finish().expect_code(0);
+    assert!(!is_forked(&facts(&run, 0, 0)), "{run:#?}");
+    Some(line(&run))
+}
+
+fn line(run: &Outcome) -> String {
+    let begin = "workers are not forked from a template: ";
+    let lines: Vec<&str> = run.stderr.lines().filter_map(|line| Some(line.split_once(begin)?.1)).collect();
+    let [line] = lines[..] else { panic!("one line is expected: {run:#?}") };
+    line.to_owned()
+}
+
+#[test]
+fn an_import_that_fails() {
+    let Some(reason) = reason("raise OSError('no such GPU')", |launch| launch) else { return };
+    assert_eq!(reason, "importing `odd` fails: OSError: no such GPU");
+}
+
+#[test]
+fn a_module_that_is_not_there() {
+    let Some(reason) = reason("", |launch| launch.flags(["--warm-modules=decimal,nowhere"])) else { return };
+    assert_eq!(
+        reason,
+        "there is no module `nowhere` outside of the folder of the script; check --warm-modules"
+    );
+}
+
+#[test]
+fn an_import_that_starts_a_thread() {
+    let text = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()";
+    let Some(reason) = reason(text, |launch| launch) else { return };
+    assert_eq!(reason, "imports started 1 thread, which forked workers would not have");
+}
+
+#[test]
+fn an_import_that_starts_a_process() {
+    let text = "import os, time\nif os.fork() == 0:\n    time.sleep(60)\n    os._exit(0)";
+    let Some(reason) = reason(text, |launch| launch) else { return };
+    assert_eq!(reason, "an import started a process");
+}
+
+#[test]
+fn an_import_that_opens_a_socket() {
+    let Some(reason) = reason("import socket\nkept = socket.socket()", |launch| launch) else { return };
+    assert!(reason.starts_with("an import opened socket:["), "{reason}");
+    assert!(reason.ends_with("], which workers would share"), "{reason}");
+}
+
+#[test]
+fn a_template_that_takes_more_memory_than_it_may() {
+    let text = "kept = bytearray(64 << 20)\nfor at in range(0, len(kept), 4096):\n    kept[at] = 1";
+    let Some(reason) = reason(text, |launch| launch.flags(["--warm-memory=32"])) else { return };
+    assert!(reason.ends_with(" MiB of memory, more than --warm-memory allows (32 MiB)"), "{reason}");
+}
+
+#[test]
+fn an_interpreter_that_ignores_the_prelude() {
+    let run = |launch: Launch| {
+        let python = launch.dir().join("python3");
+        fs::write(&python, "#!/bin/sh\nexec python3 -I \"$@\"\n").expect("our own folder");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(&python, mode).expect("our own file");
+        launch.env("PYTHON_EXEC", python)
+    };
+    let Some(reason) = reason("", run) else { return };
+    assert_eq!(
+        reason,
+        "the interpreter does not import the sitecustomize of the launcher (started with -E, -I or -S, or by a wrapper)"
+    );
+}
+
+#[test]
+fn a_wrapper_that_changes_the_environment() {
+    let run = |launch: Launch| {
+        let python = launch.dir().join("python3");
+        let found = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
+        let real = String::from_utf8(found.expect("python3").stdout).expect("a path");
+        let text = format!("#!/bin/sh\nBOUND_TO=$LOCAL_RANK exec {} \"$@\"\n", real.trim());
+        fs::write(&python, text).expect("our own folder");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(&python, mode).expect("our own file");
+        launch.env("PYTHON_EXEC", python)
+    };
+    let Some(reason) = reason("", run) else { return };
+    assert_eq!(reason, "a wrapper of the interpreter changes BOUND_TO");
+}
+
+/// Two ranks, a restart, and what `odd` says; returns the line of the refusal.
+fn refusal(text: &str, change: impl Fn(Launch) -> Launch) -> Option<String> {
+    let launch = launch(ours()?, "start").flags(["--warm-modules=decimal,odd", "--nproc-per-node=2"]);
+    module(launch.dir(), "odd", text);
+    let lib = launch.dir().join("lib");
+    let run = change(launch.env("PYTHONPATH", lib)).finish().expect_code(0);
+    let begin = "workers are not forked from the template any more: ";
+    let line = run.stderr.lines().find_map(|line| Some(line.split_once(begin)?.1.to_owned()));
+    Some(line.unwrap_or_else(|| panic!("no refusal: {run:#?}")))
+}
+
+#[test]
+fn an_import_that_reads_a_variable_that_differs_between_ranks() {
+    let Some(line) = refusal("import os\nkept = os.environ['RANK']", |launch| launch) else { return };
+    assert_eq!(
+        line,
+        "RANK differs from the template's, and an import has read it; a later restart may use a new one"
+    );
+}
+
+#[test]
+fn an_import_that_reads_the_whole_environment_is_no_reason() {
+    let Some(launcher) = ours() else { return };
+    let launch = launch(launcher, "start").flags(["--warm-modules=decimal,odd", "--nproc-per-node=2"]);
+    let text = "import os\nall = [dict(os.environ), os.environ.copy(), {**os.environ}]\n\
+                mine = {name: value for name, value in os.environ.items() if name.startswith('ODD_')}";
+    module(launch.dir(), "odd", text);
+    let lib = launch.dir().join("lib");
+    let run = launch.env("PYTHONPATH", lib).finish().expect_code(0);
+    assert!((0..2).all(|rank| is_forked(&facts(&run, rank, 0))), "{run:#?}");
+}
+
+#[test]
+fn a_module_that_has_changed() {
+    let run = |launch: Launch| {
+        let odd = launch.dir().join("lib/odd.py");
+        launch.args(["--restarts=1".into(), "--touch".into(), odd.into_os_string()])
+    };
+    let Some(line) = refusal("", run) else { return };
+    assert!(line.ends_with("/lib/odd.py has changed; a later restart may use a new one"), "{line}");
+}
+
+#[test]
+fn a_file_beside_the_script_that_hides_a_module() {
+    let run = |launch: Launch| {
+        let script = launch.dir().join("warm.py");
+        fs::copy(trainer("warm.py"), &script).expect("our own folder");
+        let hiding = launch.dir().join("decimal.py");
+        launch.script(script).args(["--restarts=1".into(), "--touch".into(), hiding.into_os_string()])
+    };
+    let Some(line) = refusal("", run) else { return };
+    assert_eq!(
+        line,
+        "decimal.py is beside the script, and hides an imported module; a later restart may use a new one"
+    );
+}
+
+#[test]
+fn a_template_that_is_killed() {
+    let Some(launcher) = ours() else { return };
+    let launch =
+        launch(launcher, "start").script(trainer("probe.py")).steps(&["dump", "touch ready", "await go"]);
+    let run = launch.start();
+    run.await_file("ready");
+    let guard = |one: &Process| one.name == "dlrover-guard";
+    let all: Vec<Process> = run.processes().iter().filter_map(|one| Process::of(one.pid)).collect();
+    let guards: Vec<i32> = all.iter().filter(|one| guard(one)).map(|one| one.pid).collect();
+    // The supervisor is a guard too, below the guard; the template is its child.
+    let supervisor = all.iter().find(|one| guard(one) && guards.contains(&one.parent)).expect("a supervisor");
+    let template = all.iter().find(|one| one.parent == supervisor.pid).expect("a template");
+    template.signal(Signal::SIGKILL);
+    wait_for("the launcher says so", || run.stderr().contains("the template has ended").then_some(()));
+    run.touch("go");
+    let _run = run.finish().expect_code(0);
+}
+
+#[test]
+fn workers_that_are_no_python_programs() {
+    let Some(launcher) = ours() else { return };
+    let launch = Launch::new(launcher).flags(["--standalone", "--warm=start", "--no-python"]).script("true");
+    let run = launch.finish().expect_code(0);
+    assert!(
+        run.stderr.contains("`--warm=start` is ignored: the workers are not started with Python"),
+        "{run:#?}"
+    );
+}
