@@ -4,7 +4,7 @@
 use std::{
     cell::Cell,
     fs::File,
-    io::{self, IoSliceMut},
+    io::{self, ErrorKind, IoSliceMut},
     os::{
         fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
         linux::net::SocketAddrExt as _,
@@ -145,8 +145,11 @@ impl Client {
 
     /// Sends a request and returns its reply, with the descriptors that came with it.
     pub fn ask(&mut self, request: &Request) -> io::Result<(Reply, Vec<OwnedFd>)> {
-        self.send(request.to_line().as_bytes())?;
-        self.reply()
+        match self.send(request.to_line().as_bytes()) {
+            // A saver that refuses a process answers and closes, perhaps before this line: that can still be read.
+            Err(error) if !matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => Err(error),
+            _ => self.reply(),
+        }
     }
 
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -173,7 +176,7 @@ impl Client {
                 }
             }
             if length == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
+                return Err(ErrorKind::UnexpectedEof.into());
             }
             self.received.extend_from_slice(&chunk[..length]);
         }

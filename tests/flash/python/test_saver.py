@@ -10,7 +10,7 @@ from reference_saver import FAULTS
 from support import ClientTest, same
 
 from dlrover_run.flash_checkpoint import DdpCheckpointer, FlashCheckpointError, NothingLoads, StorageType
-from dlrover_run.flash_checkpoint import connection, saver as saver_module
+from dlrover_run.flash_checkpoint import connection, errors, saver as saver_module
 
 STATE = {"step": 1, "odd": {1, 2}, "text": "x" * 1000}
 
@@ -321,6 +321,19 @@ class Connections(ClientTest):
         while count() > before and time.monotonic() < deadline:
             time.sleep(0.01)
         self.assertLessEqual(count(), before)
+
+    def test_a_refusal_that_comes_before_the_request_is_read(self):
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.addCleanup(listener.close)
+        listener.bind(self.folder + "/refusing")
+        listener.listen()
+        client = connection.Connection(self.folder + "/refusing", time.monotonic() + 5)
+        self.addCleanup(client.close)
+        peer, _ = listener.accept()
+        peer.sendall(b'{"type":"error","code":"not_yours","text":"process 7 belongs to user 1"}\n')
+        peer.close()
+        with self.assertRaisesRegex(errors.SaverRefused, "belongs to user 1"):
+            client.request({"type": "hello"}, "welcome", time.monotonic() + 5)
 
     def test_an_interrupt_ends_the_connection(self):
         ours, theirs = socket.socketpair()

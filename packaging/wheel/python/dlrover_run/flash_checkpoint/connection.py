@@ -96,7 +96,11 @@ class Connection:
         view = memoryview(line)
         while view:
             self._socket.settimeout(_remaining(deadline))
-            view = view[self._socket.send(view, socket.MSG_NOSIGNAL) :]
+            try:
+                view = view[self._socket.send(view, socket.MSG_NOSIGNAL) :]
+            except (BrokenPipeError, ConnectionResetError):
+                # A saver that refuses a process says why and closes, perhaps before this line: that can still be read.
+                return
 
     def _line(self, descriptors, deadline):
         ancillary = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array.array("i").itemsize)
