@@ -147,7 +147,9 @@ impl Client {
     pub fn ask(&mut self, request: &Request) -> io::Result<(Reply, Vec<OwnedFd>)> {
         match self.send(request.to_line().as_bytes()) {
             // A saver that refuses a process answers and closes, perhaps before this line: that can still be read.
-            Err(error) if !matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => Err(error),
+            Err(error) if !matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
+                Err(error)
+            }
             _ => self.reply(),
         }
     }
