@@ -67,7 +67,7 @@ impl Checkpoints {
             let end = match saver.next().await {
                 Some(SaverEvent::Said(said)) => return Event::SaverSaid { said },
                 Some(SaverEvent::Garbled(why)) => {
-                    let text = format!("a line of the saver cannot be used: {why}");
+                    let text = format!("ignoring an invalid message of the saver: {why}");
                     return Event::SaverSaid { said: Box::new(FromSaver::Log { level: Level::Warn, text }) };
                 }
                 Some(SaverEvent::Ended(end)) => end,
@@ -103,7 +103,7 @@ impl Checkpoints {
     pub(crate) fn tell(&mut self, message: ToSaver) {
         let Some(saver) = &self.saver else { return debug!(?message, "there is no saver") };
         if let Err(error) = saver.send(message) {
-            warn!(%error, "cannot send to the saver of checkpoints");
+            warn!(%error, "cannot send to the saver");
         }
     }
 
@@ -121,7 +121,7 @@ impl Checkpoints {
         let _ended = saver.send(ToSaver::Finish { grace_ms: 0, also_memory: false });
         let gone = async { while !matches!(saver.next().await, None | Some(SaverEvent::Ended(_))) {} };
         if timeout(END_TIMEOUT + LAST_TIMEOUT, gone).await.is_err() {
-            warn!(pid = saver.pid(), "the saver of checkpoints cannot be ended");
+            warn!(pid = saver.pid(), "the saver could not be killed");
         }
     }
 }
@@ -182,12 +182,12 @@ fn how_it_ended(end: &SaverEnd, reaped: Option<ExitCause>) -> String {
     let SaverEnd { status, stderr, killed, stuck } = end;
     let how = match (stuck, killed, status.map(exit_cause).or(reaped)) {
         (Some(stuck), ..) => stuck.clone(),
-        (None, Some(why), _) => format!("it was killed: {why}"),
+        (None, Some(why), _) => format!("killed by the agent: {why}"),
         (None, None, Some(cause)) => cause.to_string(),
-        (None, None, None) => "its exit code is unknown".to_owned(),
+        (None, None, None) => "exit code unknown".to_owned(),
     };
     match stderr.lines().rfind(|line| !line.trim().is_empty()) {
-        Some(last) => format!("{how}; its last line: {last}"),
+        Some(last) => format!("{how}; last line of its standard error: {last}"),
         None => how,
     }
 }

@@ -54,32 +54,33 @@ pub struct PlannedFile {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     #[error(
-        "the tensors begin at byte {data_off} of the slot and the pickles at {skeleton_off}: no slot is so long"
+        "the tensors begin at byte {data_off} of the slot and the pickles at {skeleton_off}; expected at most \
+         {MAX_OFFSET}"
     )]
     Place { data_off: u64, skeleton_off: u64 },
     #[error("a pickle is at byte {offset} of the skeleton, which has {skeleton_len} bytes")]
     Skeleton { offset: u64, skeleton_len: u64 },
     #[error("the pickle of {len} bytes at byte {offset} of the skeleton cannot be used: {error}")]
     Leaf { offset: u64, len: u64, error: pickle::LeafError },
-    #[error("the tree is not as the format needs it, expected {expected}")]
+    #[error("the tree does not fit the format; expected {expected}")]
     Root { expected: &'static str },
     #[error("the tensor `{name}` is not contiguous; a folder has contiguous tensors only")]
     NotContiguous { name: String },
-    #[error("a value has tensors in it; in a folder, each tensor is an item")]
+    #[error("a value contains tensors; in a folder, each tensor must be an item of its own")]
     TensorInValue,
-    #[error("`{name}` is no tensor; safetensors has tensors only")]
+    #[error("`{name}` is not a tensor; a safetensors file has tensors only")]
     NotATensor { name: String },
-    #[error("`{name}` is a tensor of {dtype}, which safetensors does not have")]
+    #[error("`{name}` is a tensor of {dtype}, which safetensors does not support")]
     NotInSafetensors { name: String, dtype: &'static str },
-    #[error("`{name}` is there twice")]
+    #[error("the name `{name}` occurs twice")]
     Twice { name: String },
-    #[error("`{name}` has {found} offsets and {expected} dimensions")]
+    #[error("the number of offsets of `{name}` is {found}; expected {expected}, that of its dimensions")]
     Offsets { name: String, found: usize, expected: usize },
-    #[error("the header has {bytes} bytes, more than safetensors reads")]
+    #[error("the header has {bytes} bytes (maximum of safetensors: {})", safetensors::MAX_HEADER_BYTES)]
     Header { bytes: usize },
-    #[error("an item has {found} bytes, and room for {expected}")]
+    #[error("an item has {found} bytes; expected {expected}")]
     Item { found: u64, expected: u64 },
-    #[error("the file would be longer than any file")]
+    #[error("the file would have more than {MAX_FILE_BYTES} bytes")]
     TooLong,
 }
 

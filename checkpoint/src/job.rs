@@ -132,10 +132,10 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
                 }
                 let (done, of) = (save.files.len(), save.n_shards);
                 let reason = if save.is_complete() {
-                    "the nodes that have written it are gone".to_owned()
+                    "the nodes that wrote it are gone".to_owned()
                 } else {
                     format!(
-                        "{done} of {of} shards were on disk after {seconds} s; look at the disks of the other nodes"
+                        "only {done} of {of} shards were on disk after {seconds} s; check the disks of the other nodes"
                     )
                 };
                 late.push((dir.clone(), *step, reason));

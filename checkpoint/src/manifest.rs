@@ -68,7 +68,7 @@ pub enum ManifestError {
     Json(#[source] serde_json::Error),
     #[error("its version is {found}; this program reads version {VERSION}")]
     Version { found: u32 },
-    #[error("it is of step {found}, but its name says {named}")]
+    #[error("it is for step {found}, but its name says {named}")]
     Step { named: u64, found: u64 },
     #[error("{field} is {value}; expected {expected}")]
     Value { field: &'static str, value: String, expected: String },
@@ -128,7 +128,7 @@ impl Manifest {
             Err(ManifestError::Value { field, value, expected })
         };
         if self.step > MAX_STEP {
-            return bad("step", self.step.to_string(), format!("{MAX_STEP} at most"));
+            return bad("step", self.step.to_string(), format!("at most {MAX_STEP}"));
         }
         if self.n_shards == 0
             || self.n_shards > MAX_WORLD
@@ -190,11 +190,11 @@ pub fn check_shard(shard: &ShardFile) -> Result<(), Bad> {
         return Err((
             "rank",
             shard.rank.to_string(),
-            format!("less than the world, which is {}", shard.world),
+            format!("less than the world size, which is {}", shard.world),
         ));
     }
     if shard.also.len() > MAX_ALSO {
-        return Err(("also", format!("{} files", shard.also.len()), format!("{MAX_ALSO} at most")));
+        return Err(("also", format!("{} files", shard.also.len()), format!("at most {MAX_ALSO}")));
     }
     shard.sums().try_for_each(|sum| check_sum(&sum))
 }
@@ -207,7 +207,7 @@ fn check_sum(sum: &FileSum) -> Result<(), Bad> {
         return Err((
             "crc32",
             of(value),
-            format!("{MAX_CHUNKS} chunks at most, of {MIN_CHUNK} bytes at least"),
+            format!("at most {MAX_CHUNKS} chunks, of at least {MIN_CHUNK} bytes"),
         ));
     }
     let chunks = sum.bytes.div_ceil(sum.chunk_bytes);
@@ -229,7 +229,7 @@ fn check_name(name: &str) -> Result<(), Bad> {
         Ok(_) => {
             Err(("file", format!("`{}`", cut(name)), "a path without empty components and `.`".to_owned()))
         }
-        Err(error) => Err(("file", format!("`{}`", cut(name)), format!("a path that can be used: {error}"))),
+        Err(error) => Err(("file", format!("`{}`", cut(name)), format!("a valid path: {error}"))),
     }
 }
 

@@ -83,7 +83,7 @@ fn answer(arguments: &Arguments, env: Environment<'_>) -> Result<String, MergeEr
     let sizes = Merged::of(&dumps).world_sizes;
     if sizes.len() > 1 {
         let sizes: Vec<String> = sizes.iter().map(u32::to_string).collect();
-        notes.push(format!("files of several jobs: the sizes of the world are {}", sizes.join(", ")));
+        notes.push(format!("files of several jobs: the world sizes are {}", sizes.join(", ")));
     }
     let out = arguments.out.as_deref().unwrap_or(&path);
     stack_folder::prepare(out)?;

@@ -160,7 +160,9 @@ fn dump(sent: Option<Collected>, name: DumpName, host: &str) -> RankDump {
     let unread = |why: String| RankDump { host: host.to_owned(), ..RankDump::unread(rank, world_size, why) };
     match sent {
         None => unread("its node sent no stacks in time".to_owned()),
-        Some(Collected { is_complete: false, .. }) => unread("its node sent a part of its stacks".to_owned()),
+        Some(Collected { is_complete: false, .. }) => {
+            unread("its node sent only a part of its stacks".to_owned())
+        }
         Some(Collected { document, .. }) => match stacks::read(&name.to_string(), &document) {
             Ok(dump) => dump.bounded(),
             Err(error) => unread(format!("the stacks that its node sent cannot be used: {}", chain(&error))),

@@ -68,7 +68,7 @@ impl fmt::Display for CheckpointNotice {
             Self::SaverEnded { reason } => write!(
                 f,
                 "checkpoints: the saver of this node ended ({reason}), and the checkpoints in memory are lost; workers \
-                 keep running, and each save writes to disk while the worker waits, until the workers are restarted"
+                 keep running; until they are restarted, a save to disk blocks training and a save to memory fails"
             ),
             Self::NoState { waited } => write!(
                 f,
@@ -77,17 +77,17 @@ impl fmt::Display for CheckpointNotice {
             ),
             Self::Saving { limit } => write!(
                 f,
-                "checkpoints: writing to disk what is in memory only, for up to {} s; a second signal ends the wait",
+                "checkpoints: writing to disk what is in memory only, for up to {} s (a second signal ends the wait)",
                 limit.as_secs()
             ),
             Self::Unfinished => f.write_str(
-                "checkpoints: not all that was saved is on disk at the end of the run; the newest step that is complete \
-                 there stays the last one",
+                "checkpoints: not all saved steps were written to disk before the end of the run; the next run loads \
+                 the newest step that is complete there",
             ),
             Self::NoSaver { dir, step } => write!(
                 f,
-                "checkpoints: step {step} in {dir} cannot be completed: the saver of this node has ended; an older \
-                 step stays the newest"
+                "checkpoints: step {step} in {dir} gets no manifest, because the saver of this node has ended; the \
+                 newest step on disk is an older one"
             ),
         }
     }

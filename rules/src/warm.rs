@@ -37,11 +37,11 @@ impl fmt::Display for WarmNotice {
             Self::Refused { reason, is_last: false } => {
                 write!(
                     f,
-                    "workers are not forked from the template any more: {reason}; a later restart may use a new one"
+                    "workers are no longer forked from the template: {reason}; a later restart may use a new template"
                 )
             }
             Self::Refused { reason, is_last: true } => {
-                write!(f, "workers are not forked from a template any more: {reason}")
+                write!(f, "workers are no longer forked from a template: {reason}")
             }
         }
     }

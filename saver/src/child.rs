@@ -90,12 +90,13 @@ pub(super) fn run() -> ExitCode {
 
 fn start() -> io::Result<()> {
     let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidInput, text.to_owned());
-    let text = env::args().nth(1).ok_or_else(|| invalid("it is started by dlrover-run, not by hand"))?;
+    let text =
+        env::args().nth(1).ok_or_else(|| invalid("the saver is started by dlrover-run, not by hand"))?;
     let start: Start = serde_json::from_str(&text)?;
     let launcher = pidfd_open(start.launcher)?;
     // The launcher may have died before, and its id may be another process's since.
     if getppid().as_raw() != start.launcher {
-        return Err(invalid("the launcher has died"));
+        return Err(invalid("the launcher has exited"));
     }
     watch_launcher(launcher.try_clone()?)?;
     raise_limit_of_descriptors();

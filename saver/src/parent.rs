@@ -60,7 +60,7 @@ pub enum StartError {
         source: io::Error,
     },
     /// Before Linux 5.3 there is no way to learn that a writer is dead, either.
-    #[error("cannot watch the saver's process; Linux 5.3 or newer is needed")]
+    #[error("cannot watch the process of the saver; Linux 5.3 or newer is needed")]
     Watch(#[source] io::Error),
     #[error("cannot use the pipes of the saver")]
     Pipes(#[source] io::Error),
@@ -71,7 +71,7 @@ pub enum StartError {
 pub enum SendError {
     #[error("the saver has ended")]
     Ended,
-    #[error("the saver has {QUEUE} messages that it has not read")]
+    #[error("the saver has not read the last {QUEUE} messages")]
     Full,
 }
 

@@ -83,10 +83,7 @@ fn after_sigterm_the_step_in_memory_is_on_disk() {
         run.signal(Signal::SIGTERM);
         let outcome = run.finish().expect_code(1);
         assert_eq!(folder.step(), Some(2), "{outcome:#?}");
-        assert!(
-            outcome.stderr.contains("of checkpoints are written to disk before the saver ends"),
-            "{outcome:#?}"
-        );
+        assert!(outcome.stderr.contains("of checkpoints to disk before the saver exits"), "{outcome:#?}");
     }
 }
 

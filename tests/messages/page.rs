@@ -11,7 +11,8 @@ const HEAD: &str = "\
 # Messages
 
 Every message of the programs, by area and source file: its text with placeholders in braces, and when it appears (the
-documentation of its place in the source). Fragments of fewer than three words are not here.
+documentation of its place in the source). Fragments of fewer than three words are not here. The messages of the Python
+package `dlrover_run` and of the template of warm workers are in packaging/wheel/python and agent/src/warm/template.py.
 
 Made from the sources by `DLROVER_RENEW_MESSAGES=1 cargo test -p dlrover-tests --test messages`; the same test fails
 when a message is missing. Do not edit it by hand.

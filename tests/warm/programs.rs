@@ -34,6 +34,7 @@ fn python_with(package: &str) -> Option<OsString> {
 fn is_forked(run: &Outcome) -> bool {
     run.stderr.contains("the template of warm workers is ready")
         && !run.stderr.contains("workers are not forked from")
+        && !run.stderr.contains("workers are no longer forked from")
 }
 
 fn run(python: &OsString, when: &str, change: impl Fn(Launch) -> Launch) -> Option<Outcome> {

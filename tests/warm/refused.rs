@@ -31,7 +31,7 @@ fn line(run: &Outcome) -> String {
 #[test]
 fn an_import_that_fails() {
     let Some(reason) = reason("raise OSError('no such GPU')", |launch| launch) else { return };
-    assert_eq!(reason, "importing `odd` fails: OSError: no such GPU");
+    assert_eq!(reason, "importing `odd` failed: OSError: no such GPU");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn an_interpreter_that_ignores_the_prelude() {
     let Some(reason) = reason("", run) else { return };
     assert_eq!(
         reason,
-        "the interpreter does not import the sitecustomize of the launcher (started with -E, -I or -S, or by a wrapper)"
+        "the interpreter does not import the launcher's sitecustomize (it is started with -E, -I or -S, or by a wrapper)"
     );
 }
 
@@ -109,7 +109,7 @@ fn refusal(text: &str, change: impl Fn(Launch) -> Launch) -> Option<String> {
     module(launch.dir(), "odd", text);
     let lib = launch.dir().join("lib");
     let run = change(launch.env("PYTHONPATH", lib)).finish().expect_code(0);
-    let begin = "workers are not forked from the template any more: ";
+    let begin = "workers are no longer forked from the template: ";
     let line = run.stderr.lines().find_map(|line| Some(line.split_once(begin)?.1.to_owned()));
     Some(line.unwrap_or_else(|| panic!("no refusal: {run:#?}")))
 }
@@ -119,7 +119,7 @@ fn an_import_that_reads_a_variable_that_differs_between_ranks() {
     let Some(line) = refusal("import os\nkept = os.environ['RANK']", |launch| launch) else { return };
     assert_eq!(
         line,
-        "RANK differs from the template's, and an import has read it; a later restart may use a new one"
+        "RANK differs from its value in the template, and an import has read it; a later restart may use a new template"
     );
 }
 
@@ -142,7 +142,7 @@ fn a_module_that_has_changed() {
         launch.args(["--restarts=1".into(), "--touch".into(), odd.into_os_string()])
     };
     let Some(line) = refusal("", run) else { return };
-    assert!(line.ends_with("/lib/odd.py has changed; a later restart may use a new one"), "{line}");
+    assert!(line.ends_with("/lib/odd.py has changed; a later restart may use a new template"), "{line}");
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn a_file_beside_the_script_that_hides_a_module() {
     let Some(line) = refusal("", run) else { return };
     assert_eq!(
         line,
-        "decimal.py is beside the script, and hides an imported module; a later restart may use a new one"
+        "decimal.py is beside the script and shadows an imported module; a later restart may use a new template"
     );
 }
 
@@ -174,7 +174,7 @@ fn a_template_that_is_killed() {
     let supervisor = all.iter().find(|one| guard(one) && guards.contains(&one.parent)).expect("a supervisor");
     let template = all.iter().find(|one| one.parent == supervisor.pid).expect("a template");
     template.signal(Signal::SIGKILL);
-    wait_for("the launcher says so", || run.stderr().contains("the template has ended").then_some(()));
+    wait_for("the launcher says so", || run.stderr().contains("the template has exited").then_some(()));
     run.touch("go");
     let _run = run.finish().expect_code(0);
 }

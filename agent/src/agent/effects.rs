@@ -233,7 +233,7 @@ impl Agent {
         match self.warm.template(self.progress.prelude_entry(), is_idle) {
             Some(template) => self.send_to_guard(&ToGuard::StartTemplate(template)),
             None => {
-                let reason = "there is no room for its memory files".to_owned();
+                let reason = "cannot create the memory files of the template".to_owned();
                 let input_sender = self.input_sender.clone();
                 tokio::spawn(async move {
                     let _gone = input_sender.send(Event::TemplateUnfit { reason }.into()).await;

@@ -325,7 +325,7 @@ impl Guard {
         if let Some(template) = self.template.as_mut().filter(|template| template.is_ready) {
             match template.request(self.round, &spec, stdout.as_ref(), stderr.as_ref()) {
                 Ok(requested) => return self.requested.push((spec, [stdout, stderr], requested)),
-                Err(error) => self.refuse_template(format!("the template does not answer: {error}")),
+                Err(error) => self.refuse_template(format!("cannot send to the template: {error}")),
             }
         }
         self.spawn(&spec, [stdout, stderr]);
@@ -357,7 +357,7 @@ impl Guard {
                 if let Some(cgroup) = &self.cgroup {
                     cgroup.add(pid);
                 }
-                requested.go().map(|()| pid).map_err(|error| format!("a forked worker is gone: {error}"))
+                requested.go().map(|()| pid).map_err(|error| format!("a forked worker has exited: {error}"))
             });
             match pid {
                 Ok(pid) => {
@@ -409,7 +409,7 @@ impl Guard {
                 self.send(&FromGuard::Template(TemplateReport::Ready { kib }));
             }
             Some(Line::Refused { reason }) => self.refuse_template(reason),
-            None if has_ended => self.refuse_template("the template has ended".to_owned()),
+            None if has_ended => self.refuse_template("the template has exited".to_owned()),
             None => {}
         }
     }

@@ -168,7 +168,7 @@ impl Template {
                 }
             }
             if has_line && self.fill().is_err() {
-                return Err("the template has ended".to_owned());
+                return Err("the template has exited".to_owned());
             }
         }
     }
@@ -182,7 +182,7 @@ impl Template {
         Some(match line.split_once(' ') {
             Some(("ready", kib)) => Line::Ready { kib: kib.parse().unwrap_or_default() },
             Some(("refused", reason)) => Line::Refused { reason: reason.to_owned() },
-            _ => Line::Refused { reason: format!("unknown answer {line:?}") },
+            _ => Line::Refused { reason: format!("the template sent an invalid answer: `{line}`") },
         })
     }
 
@@ -274,17 +274,17 @@ fn supervise(
     let interpreter = spec.argv.first().cloned().unwrap_or_default();
     let probe = [interpreter, b"-u".to_vec(), b"-c".to_vec(), Vec::new()];
     let refused = match run(&probe, b"probe", None) {
-        Err(error) => Some(format!("refused cannot start the interpreter: {error}\n")),
+        Err(error) => Some(format!("cannot start the interpreter: {error}")),
         Ok(pid) if exit_code(pid) != Some(PROBED) => Some(
-            "refused the interpreter does not import the sitecustomize of the launcher (started with -E, -I or -S, or by a \
-                 wrapper)\n"
-                    .to_owned(),
+            "the interpreter does not import the launcher's sitecustomize (it is started with -E, -I or -S, or by a \
+             wrapper)"
+                .to_owned(),
         ),
         Ok(_) => None,
     };
     let number = control.as_raw_fd().to_string().into_bytes();
-    if let Some(line) = refused {
-        let _guard_gone = nix::unistd::write(control, line.as_bytes());
+    if let Some(reason) = refused {
+        let _guard_gone = nix::unistd::write(control, format!("refused {reason}\n").as_bytes());
     } else if is_watched && let Ok(template) = run(&spec.argv, &number, Some(control.as_fd())) {
         // The socket is the template's alone, so that its end is seen.
         close_all_but(&[]);

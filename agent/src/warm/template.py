@@ -245,7 +245,7 @@ def import_one(name, is_learned):
         spec = importlib.util.find_spec(name)
     except Exception as error:
         if not is_learned and not isinstance(error, ModuleNotFoundError):
-            raise Unfit("importing `%s` fails: %s" % (name, text_of(error)))
+            raise Unfit("importing `%s` failed: %s" % (name, text_of(error)))
         spec = None
     if spec is None:
         # Of the script's folder, or made while a module of another name was imported.
@@ -258,7 +258,7 @@ def import_one(name, is_learned):
     try:
         importlib.import_module(name)
     except BaseException as error:
-        raise Unfit("importing `%s` fails: %s" % (name, text_of(error)))
+        raise Unfit("importing `%s` failed: %s" % (name, text_of(error)))
 
 
 def imports_of_script():
@@ -303,7 +303,7 @@ def stamps_of_modules():
 def warm_up(names, is_learned, limit, idle):
     global files, own_changes, heads, kept
     if problem is not None and not is_missing_sitecustomize(problem):
-        raise Unfit("sitecustomize fails: " + text_of(problem))
+        raise Unfit("sitecustomize failed: " + text_of(problem))
     before = descriptors()
     if idle:
         become_idle()
@@ -312,7 +312,7 @@ def warm_up(names, is_learned, limit, idle):
         raise Unfit("an import started a process")
     check_descriptors(before)
     if not fork_on_trial(forked_well):
-        raise Unfit("an import used or counted accelerators by torch, which forked workers could not use then; if it only counts them, "
+        raise Unfit("an import used or counted accelerators with torch, so forked workers could not use them; if it only counts them, "
             "set PYTORCH_NVML_BASED_CUDA_CHECK=1")
     # Threads of OpenBLAS are gone by now, because its handler stops them before a fork and starts them when they are
     # needed again. Others are not in a forked worker, and what waits for them there waits forever.
@@ -344,7 +344,7 @@ def check_environment(wanted):
     for name in sorted(names):
         if environment.get(name) != wanted.get(name) and name not in personal:
             reason = "an import has read it" if name in was_read else "libraries read it when they are loaded"
-            raise Unfit("%s differs from the template's, and %s" % (name, reason))
+            raise Unfit("%s differs from its value in the template, and %s" % (name, reason))
 
 
 def environment_of(raw):
@@ -399,7 +399,7 @@ def check_files(generation):
         # A module beside the script comes before one that is installed.
         if head in heads and (entry.endswith((".py", ".so", ".pyc")) or "." not in entry):
             if "." in entry or os.path.exists(os.path.join(script_folder, entry, "__init__.py")):
-                raise Unfit("%s is beside the script, and hides an imported module" % entry)
+                raise Unfit("%s is beside the script and shadows an imported module" % entry)
     checked = generation
 
 
@@ -411,7 +411,7 @@ def check(argv, wanted, generation):
     check_environment(wanted)
     check_files(generation)
     if threads() > 1:
-        raise Unfit("it has %d threads, of which a forked worker would have one" % threads())
+        raise Unfit("it has %d threads, and a forked worker would have only one of them" % threads())
     return end
 
 
@@ -558,7 +558,7 @@ def serve():
         of_wrapper = changes_of_wrapper(given)
         if learned and not names:
             if not is_script:
-                raise Unfit("with -m, imports are not known before a worker has made a step of a torch optimizer; name them by --warm-modules")
+                raise Unfit("with -m, imports are unknown until a worker has made its first step of a torch optimizer; name them with --warm-modules")
             names = imports_of_script()
         warm_up(names, learned, limit, idle)
     except Unfit as error:

@@ -32,9 +32,9 @@ pub struct Sums {
 /// Why a file cannot be what a manifest says.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LengthError {
-    #[error("the file has {found} bytes, expected {expected}: it was cut off or written over")]
+    #[error("the file has {found} bytes; expected {expected}: it was truncated or overwritten")]
     Length { found: u64, expected: u64 },
-    #[error("{bytes} bytes in chunks of {chunk_bytes} need {expected} checksums, found {found}")]
+    #[error("{bytes} bytes in chunks of {chunk_bytes} need {expected} checksums; found {found}")]
     Checksums { bytes: u64, chunk_bytes: u64, expected: u64, found: u64 },
     #[error("the length of a chunk is 0")]
     Chunk,
@@ -162,9 +162,9 @@ mod tests {
         let fault = |sums: Sums, found| sums.verify_length(found).unwrap_err().to_string();
         assert_eq!(
             fault(sums(100, 32, 4), 99),
-            "the file has 99 bytes, expected 100: it was cut off or written over"
+            "the file has 99 bytes; expected 100: it was truncated or overwritten"
         );
-        assert_eq!(fault(sums(100, 32, 3), 100), "100 bytes in chunks of 32 need 4 checksums, found 3");
+        assert_eq!(fault(sums(100, 32, 3), 100), "100 bytes in chunks of 32 need 4 checksums; found 3");
         assert_eq!(fault(sums(100, 0, 4), 100), "the length of a chunk is 0");
     }
 }

@@ -139,7 +139,7 @@ pub struct Files {
 }
 
 pub fn plan(source: &Source<'_>) -> Result<Files, FormatError> {
-    let expected = "a dict with `items`, a dict, and `metadata`, null or an odd leaf";
+    let expected = "a dict with `items`, a dict, and `metadata`, null or a pickle";
     let malformed = || FormatError::Root { expected };
     let root = &source.meta.tree;
     let Some(Tree::Dict(items)) = root.get("items") else { return Err(malformed()) };

@@ -77,37 +77,41 @@ pub struct Meta {
 /// Why a meta cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MetaError {
-    #[error("the meta has {size} bytes (maximum: {MAX_BYTES})")]
+    #[error("the metadata has {size} bytes (maximum: {MAX_BYTES})")]
     TooLarge { size: usize },
     #[error("the slot has {size} bytes of tensors (maximum: {MAX_DATA_BYTES})")]
     TooMuchData { size: u64 },
-    #[error("the meta cannot be read at byte {at}: expected {expected}")]
+    #[error("the metadata cannot be read at byte {at}: expected {expected}")]
     Json { at: usize, expected: &'static str },
-    #[error("the meta has a node below {MAX_DEPTH} others at byte {at}")]
+    #[error("the metadata is nested more than {MAX_DEPTH} levels deep at byte {at}")]
     TooDeep { at: usize },
-    #[error("the meta has more than {MAX_NODES} nodes at byte {at}")]
+    #[error("the metadata has more than {MAX_NODES} nodes at byte {at}")]
     TooManyNodes { at: usize },
-    #[error("the meta has more than {MAX_TENSORS} tensors at byte {at}")]
+    #[error("the metadata has more than {MAX_TENSORS} tensors at byte {at}")]
     TooManyTensors { at: usize },
-    #[error("the tensor `{key}` has the dtype `{dtype}`, which is not known")]
+    #[error("the tensor `{key}` has the unknown dtype `{dtype}`")]
     Dtype { key: String, dtype: String },
     #[error("the tensor `{key}` has {found} dimensions (maximum: {MAX_DIMENSIONS})")]
     Dimensions { key: String, found: usize },
-    #[error("the tensor `{key}` has {shape} dimensions and {strides} strides")]
+    #[error(
+        "the number of strides of the tensor `{key}` is {strides}; expected {shape}, that of its dimensions"
+    )]
     Strides { key: String, shape: usize, strides: usize },
     #[error("the tensor `{key}` does not fit into its storage of {bytes} bytes")]
     OutsideOfStorage { key: String, bytes: u64 },
     #[error(
-        "the storage of the tensor `{key}` has {bytes} bytes at {offset}; the slot has {data_len} for tensors"
+        "the storage of the tensor `{key}` has {bytes} bytes at {offset}; the slot has {data_len} bytes for tensors"
     )]
     OutsideOfSlot { key: String, offset: u64, bytes: u64, data_len: u64 },
-    #[error("the tensor `{key}` shares storage {storage}, which another tensor says is elsewhere")]
+    #[error(
+        "the tensor `{key}` and another one give different places for storage {storage}, which they share"
+    )]
     Shared { key: String, storage: u64 },
     #[error("two storages overlap at byte {offset} of the tensors")]
     Overlap { offset: u64 },
-    #[error("the tree has tensor {index}; the table has {count}")]
+    #[error("the tree refers to tensor {index}; the table has {count}")]
     NoTensor { index: u64, count: usize },
-    #[error("the tree has a pickle of {len} bytes at {offset}; the skeleton has {skeleton_len} bytes")]
+    #[error("the tree refers to a pickle of {len} bytes at {offset}; the skeleton has {skeleton_len} bytes")]
     OutsideOfSkeleton { offset: u64, len: u64, skeleton_len: u64 },
     #[error("the pickles of the tree have more than the {skeleton_len} bytes of the skeleton")]
     PicklesOverlap { skeleton_len: u64 },

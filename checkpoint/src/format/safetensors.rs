@@ -26,7 +26,7 @@ use super::{
 };
 
 /// The longest header that safetensors reads, in bytes.
-const MAX_HEADER_BYTES: usize = 100_000_000;
+pub(super) const MAX_HEADER_BYTES: usize = 100_000_000;
 
 /// The header is as long as a multiple of it, so that elements of every type are aligned.
 const ALIGNMENT: usize = 64;
@@ -52,7 +52,7 @@ struct Item<'a> {
 
 pub fn plan(source: &Source<'_>) -> Result<Files, FormatError> {
     let expected =
-        "a dict with `items`, a dict with text keys, and `offsets`, null or a dict of lists of integers";
+        "a dict with `items`, a dict with string keys, and `offsets`, null or a dict of lists of integers";
     let malformed = || FormatError::Root { expected };
     let root = &source.meta.tree;
     let Some(Tree::Dict(pairs)) = root.get("items") else { return Err(malformed()) };

@@ -197,16 +197,16 @@ impl Header {
         field("step", self.step, self.step <= MAX_STEP, "0 to 2^53 - 1")?;
         let is_world = |count: u32| (1..=MAX_WORLD).contains(&count);
         field("world", u64::from(self.world), is_world(self.world), "1 to 1048576")?;
-        field("rank", u64::from(self.rank), self.rank < self.world, "less than the world")?;
+        field("rank", u64::from(self.rank), self.rank < self.world, "less than the world size")?;
         field("n_shards", u64::from(self.n_shards), is_world(self.n_shards), "1 to 1048576")?;
         field("shard", u64::from(self.shard), self.shard < self.n_shards, "less than the number of shards")?;
-        field("meta_len", self.meta_len, self.meta_len <= MAX_BYTES as u64, "64 MiB at most")?;
+        field("meta_len", self.meta_len, self.meta_len <= MAX_BYTES as u64, "at most 64 MiB")?;
         field("data_off", self.data_off, self.data_off.is_multiple_of(4096), "a multiple of 4096")
     }
 
     fn check_regions(&self, slot: u64) -> Result<(), HeaderError> {
         let mut regions = [
-            ("the description", self.meta_off, self.meta_len),
+            ("the metadata", self.meta_off, self.meta_len),
             ("the skeleton", self.skeleton_off, self.skeleton_len),
             ("the data", self.data_off, self.data_len),
         ];

@@ -83,7 +83,7 @@ fn a_slot_that_is_not_whole_is_named() {
         error(|header| header.step = 1 << 63),
         "step of the header is 9223372036854775808; expected 0 to 2^53 - 1"
     );
-    assert_eq!(error(|header| header.rank = 4), "rank of the header is 4; expected less than the world");
+    assert_eq!(error(|header| header.rank = 4), "rank of the header is 4; expected less than the world size");
     assert_eq!(
         error(|header| header.shard = 9),
         "shard of the header is 9; expected less than the number of shards"
@@ -94,17 +94,18 @@ fn a_slot_that_is_not_whole_is_named() {
     );
     assert_eq!(
         error(|header| header.meta_len = 1 << 40),
-        "meta_len of the header is 1099511627776; expected 64 MiB at most"
+        "meta_len of the header is 1099511627776; expected at most 64 MiB"
     );
-    let outside = "the data of the slot is at 16384 and has 1048576 bytes, but the slot has 1048576";
+    let outside =
+        "the data of the slot is at byte 16384 and has 1048576 bytes, but the slot has 1048576 bytes";
     assert_eq!(error(|header| header.data_len = SLOT), outside);
     assert!(error(|header| header.data_len = u64::MAX).contains("the data"));
     assert!(error(|header| header.skeleton_off = u64::MAX).contains("the skeleton"));
-    assert!(error(|header| header.meta_off = 0).contains("the description"));
+    assert!(error(|header| header.meta_off = 0).contains("the metadata"));
     assert!(error(|header| header.skeleton_off = header.meta_off).ends_with("overlap"));
     assert_eq!(read_slot(&[0; 4096], b"").unwrap_err().to_string(), "the slot was never written");
     assert_eq!(read_slot(&[0; 100], b"").unwrap_err().to_string(), "the header has 100 bytes; expected 4096");
-    assert!(read_slot(&[7; 4096], b"").unwrap_err().to_string().contains("not with the mark"));
+    assert!(read_slot(&[7; 4096], b"").unwrap_err().to_string().contains("expected `DLRFCKP1`"));
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
                 step,
                 saved_in: self.round,
                 given_up: folder.failed.get(&step).map_or(0, |failure| failure.count),
-                reason: "the node leaves the job, and others do not have this step".to_owned(),
+                reason: "this node leaves the job, and the other nodes do not have this step".to_owned(),
             })
         });
         orders.map(|order| Effect::Send { node: node.clone(), order }).collect()

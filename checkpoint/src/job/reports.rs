@@ -38,18 +38,18 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         };
         if let Err((field, value, expected)) = check_shard(&file) {
             return refuse(format!(
-                "the report of the shard cannot be used: {field} is {value}; expected {expected}"
+                "the report of a shard is invalid: {field} is {value}; expected {expected}"
             ));
         }
         if step > MAX_STEP {
-            return refuse(format!("the step is {step}; expected {MAX_STEP} at most"));
+            return refuse(format!("the step is {step}; expected at most {MAX_STEP}"));
         }
         if !self.dirs.contains_key(dir) && !self.has_room() {
             return refuse(format!("the job has checkpoints in {} folders, the maximum", super::MAX_DIRS));
         }
         let total = self.dirs.values().map(super::JobFolder::weight).fold(0, usize::saturating_add);
         if total.saturating_add(weight(&file)) > MAX_WEIGHT {
-            return refuse("too many shards wait for the others of their steps".to_owned());
+            return refuse("too many steps wait for the rest of their shards".to_owned());
         }
         let until = now.plus(self.save_timeout_ms);
         let folder = self.dirs.entry(dir.clone()).or_default();
@@ -67,7 +67,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
                 return vec![Effect::Send { node: node.clone(), order: self.outcome(dir, step, saved_in) }];
             }
             if folder.saves.len() >= MAX_SAVES {
-                return refuse(format!("{MAX_SAVES} steps of {dir} are on their way to disk, the maximum"));
+                return refuse(format!("{MAX_SAVES} steps of {dir} are being written to disk, the maximum"));
             }
         }
         let save = folder.saves.entry(step).or_insert_with(|| Save::new(file.n_shards, until));
@@ -84,7 +84,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         save.unable.remove(node);
         if save.n_shards != file.n_shards {
             let reason = format!(
-                "shard {} says that there are {} shards, others say {}",
+                "shard {} is one of {} shards, the others are of {}",
                 file.shard, file.n_shards, save.n_shards
             );
             return self.fail(now, dir, step, &reason);
@@ -113,14 +113,14 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         let Some((step, save)) = complete else { return Vec::new() };
         let (step, Some(manifest)) = (*step, save.manifest(*step)) else { return Vec::new() };
         if let Err(error) = manifest.check() {
-            return self.fail(now, dir, step, &format!("its shards are not one step: {error}"));
+            return self.fail(now, dir, step, &format!("its shards do not form one step: {error}"));
         }
         let Some(node) = save.next_committer(&self.members) else {
             if self.members.is_empty() {
                 // The next round has nodes that may have the folder.
                 return Vec::new();
             }
-            return self.fail(now, dir, step, "the nodes that have written it are gone");
+            return self.fail(now, dir, step, "the nodes that wrote it are gone");
         };
         save.committer = Some(node.clone());
         save.until = until;

@@ -89,7 +89,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         let pending = awaited.map(|(step, _)| *step).max();
         let given_up = newer().filter(|(step, save)| Some(**step) != pending && save.committer.is_none());
         let given_up: Vec<u64> = given_up.map(|(step, _)| *step).collect();
-        let reason = "the training goes on from an older step, which all ranks have in memory";
+        let reason = "training continues from an older step, which all ranks have in memory";
         let effects = given_up.into_iter().flat_map(|step| self.give_up(dir, step, None, reason)).collect();
         (pending, effects)
     }

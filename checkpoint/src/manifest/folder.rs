@@ -136,27 +136,28 @@ fn of_upstream(dir: &Dir, step: u64, part: Part) -> Candidate {
 }
 
 fn of_manifest(dir: &Dir, manifest: &Manifest, part: Part) -> Result<Candidate, String> {
-    let path =
-        match manifest.format {
-            Format::Pt => {
-                // A file for each shard: only a state that is the same on all ranks can be read by another world. All
-                // ranks pass over the others, also those that would find a file.
-                if ![1, part.n_shards].contains(&manifest.n_shards) {
-                    return Err(format!(
-                        "it has {} shards, and this run has {}",
-                        manifest.n_shards, part.n_shards
-                    ));
-                }
-                let shard = if manifest.n_shards == 1 { 0 } else { part.shard };
-                manifest.paths(dir).find(|file| file.shard == shard).map(|file| file.path).ok_or_else(
-                    || format!("it has {} shards, and none has number {shard}", manifest.n_shards),
-                )?
+    let path = match manifest.format {
+        Format::Pt => {
+            // A file for each shard: only a state that is the same on all ranks can be read by another world. All
+            // ranks pass over the others, also those that would find a file.
+            if ![1, part.n_shards].contains(&manifest.n_shards) {
+                return Err(format!(
+                    "it has {} shards, and this run has {}",
+                    manifest.n_shards, part.n_shards
+                ));
             }
-            Format::Dcp | Format::Safetensors => {
-                let first = manifest.paths(dir).next().ok_or("it has no files")?;
-                first.path.rsplit_once('/').map(|(folder, _)| folder.to_owned()).unwrap_or_default()
-            }
-        };
+            let shard = if manifest.n_shards == 1 { 0 } else { part.shard };
+            manifest
+                .paths(dir)
+                .find(|file| file.shard == shard)
+                .map(|file| file.path)
+                .ok_or_else(|| format!("it has no file of shard {shard}"))?
+        }
+        Format::Dcp | Format::Safetensors => {
+            let first = manifest.paths(dir).next().ok_or("it has no files")?;
+            first.path.rsplit_once('/').map(|(folder, _)| folder.to_owned()).unwrap_or_default()
+        }
+    };
     let is_own = |shard: u32| match manifest.n_shards {
         1 => true,
         _ => shard % part.world.max(1) == part.rank || shard == part.shard,

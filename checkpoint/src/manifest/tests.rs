@@ -79,13 +79,13 @@ fn a_manifest_that_cannot_be_is_refused() {
         Manifest::parse(7, manifest.to_json().as_bytes()).unwrap_err().to_string()
     };
     assert_eq!(error(|it| it.version = 2), "its version is 2; this program reads version 1");
-    assert_eq!(error(|it| it.step = 8), "it is of step 8, but its name says 7");
+    assert_eq!(error(|it| it.step = 8), "it is for step 8, but its name says 7");
     assert_eq!(
         error(|it| it.n_shards = 3),
         "n_shards is 3; expected the number of entries of shards, which is 2"
     );
     assert_eq!(error(|it| it.shards.swap(0, 1)), "shard is 1; expected 0: shards are in order");
-    assert_eq!(error(|it| it.shards[1].rank = 2), "rank is 2; expected less than the world, which is 2");
+    assert_eq!(error(|it| it.shards[1].rank = 2), "rank is 2; expected less than the world size, which is 2");
     assert!(error(|it| it.shards[1].file = it.shards[0].file.clone()).contains("that no other shard has"));
     for file in ["", "../x", "a//b", "./a", "/a/../b", "a/", "/"] {
         let mut manifest = manifest(7, 1, Format::Pt);

@@ -16,7 +16,7 @@ pub enum PathError {
     Empty,
     #[error("the path `{path}` is relative; give an absolute path")]
     Relative { path: String },
-    #[error("the path `{path}` goes up by `..`; give the path without")]
+    #[error("the path `{path}` contains `..`; give the path without it")]
     Up { path: String },
     #[error("the path has {bytes} bytes (maximum: {MAX_PATH})")]
     TooLong { bytes: usize },
@@ -158,7 +158,7 @@ mod tests {
         let error = |path: &str| absolute(path).unwrap_err().to_string();
         assert_eq!(error(""), "the path is empty");
         assert_eq!(error("a/b"), "the path `a/b` is relative; give an absolute path");
-        assert_eq!(error("/a/../b"), "the path `/a/../b` goes up by `..`; give the path without");
+        assert_eq!(error("/a/../b"), "the path `/a/../b` contains `..`; give the path without it");
         assert_eq!(error("/a\n"), "the path \"/a\\n\" has a control character");
         assert_eq!(error(&format!("/{}", "a".repeat(4096))), "the path has 4097 bytes (maximum: 4096)");
         assert!(serde_json::from_str::<Dir>("\"a\"").is_err());

@@ -15,10 +15,11 @@ use super::{
 pub enum RequestError {
     #[error("the line has more than {MAX_LINE} bytes, the maximum; this connection is closed")]
     TooLong,
-    #[error("the line is no request: {}", cut(&.0.to_string()))]
+    #[error("the line is not a valid request: {}", cut(&.0.to_string()))]
     Json(#[source] serde_json::Error),
     #[error(
-        "the client has version {found} of the protocol, this saver version {VERSION}; install the Python package of the launcher's version"
+        "the Python package speaks protocol version {found}, this saver version {VERSION}; install the package and the \
+         launcher of the same release"
     )]
     Version { found: u32 },
     #[error("{field} is {value}; expected {expected}")]

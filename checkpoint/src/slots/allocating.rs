@@ -26,12 +26,12 @@ impl Saver {
         slots: Option<u32>,
     ) -> Option<Answer> {
         if self.ending.is_some() {
-            return refuse(ErrorCode::Closing, "the saver is about to end, because the job does");
+            return refuse(ErrorCode::Closing, "the saver is about to exit, because the run is ending");
         }
         let id = self.clients.get(&connection)?.identity.as_ref()?.shard.clone();
         let process = self.clients.get(&connection)?.process;
         let Some(shard) = self.shards.get(&id).filter(|shard| shard.is_written_by(process)) else {
-            return refuse(ErrorCode::WriterExists, "another connection is the writer of this shard by now");
+            return refuse(ErrorCode::WriterExists, "another process is the writer of this shard now");
         };
         if shard.allocating.is_some() {
             return None;
@@ -168,7 +168,9 @@ impl Saver {
         match result {
             Ok(()) => slot.is_filled = true,
             // Tried again with the next write to disk. A save that takes it meanwhile gets its memory page by page.
-            Err(error) => self.warn(format!("no memory for the third slot of a checkpoint yet: {error}")),
+            Err(error) => self.warn(format!(
+                "the third slot of a checkpoint has no memory yet: {error}; trying again at the next write to disk"
+            )),
         }
     }
 
@@ -201,12 +203,13 @@ impl Saver {
 }
 
 fn no_memory(need: u64, have: Option<u64>, reason: Option<&str>) -> Answer {
-    let have_text = have.map(|have| format!(", and {have} are there")).unwrap_or_default();
-    let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
-    let text = format!(
-        "two slots for a checkpoint in memory need {need} bytes{have_text}{reason}; give the job more memory, or raise \
-         --flash-ckpt-memory"
-    );
+    let why = match (reason, have) {
+        // It has the numbers of the system.
+        (Some(reason), _) => format!(": {reason}"),
+        (None, Some(have)) => format!("; the limit leaves {have}"),
+        (None, None) => String::new(),
+    };
+    let text = format!("two slots for a checkpoint in memory need {need} bytes{why}");
     let refusal = Refusal { need: Some(need), have, ..Refusal::new(ErrorCode::NoMemory, text) };
     (Reply::Error(refusal), Fds::None)
 }

@@ -19,7 +19,7 @@ const MAX_SHARDS: usize = 256;
 const HELLO_MS: u64 = 10_000;
 
 /// How long a load may take: a file of 24 GB is read in less than a minute, one of a file system that hangs never.
-const LOAD_MS: u64 = 1_800_000;
+pub(super) const LOAD_MS: u64 = 1_800_000;
 
 /// How long a begin waits for a slot.
 const BEGIN_MS: u64 = 600_000;
@@ -49,8 +49,9 @@ impl Saver {
             client.backlog.push_back(request);
             return;
         }
-        let text =
-            format!("{MAX_BACKLOG} requests wait already; wait for the replies; this connection is closed");
+        let text = format!(
+            "{MAX_BACKLOG} requests already wait for a reply, the maximum; this connection is closed"
+        );
         let reply = Reply::Error(Refusal::new(ErrorCode::TooMany, text));
         self.effects.push(Effect::Reply { connection, reply, fds: Fds::None });
         self.close(connection);
@@ -184,18 +185,18 @@ impl Saver {
         if let (Request::Hello(_), Some(_)) = (&request, &client.identity) {
             return refuse(
                 ErrorCode::OutOfOrder,
-                "this connection has said hello; open another one for another shard",
+                "this connection has sent `hello` already; open another one for another shard",
             );
         }
         if let (None, false) = (&client.identity, matches!(request, Request::Hello(_))) {
-            return refuse(ErrorCode::OutOfOrder, "the first request of a connection is hello");
+            return refuse(ErrorCode::OutOfOrder, "the first request of a connection must be `hello`");
         }
         let is_write = matches!(
             request,
             Request::Alloc { .. } | Request::Begin { .. } | Request::Commit { .. } | Request::Abort { .. }
         );
         if is_write && !client.is_writer() {
-            let text = "this connection is a reader; say hello with the role `writer` to save";
+            let text = "this connection is a reader; send `hello` with the role `writer` to save";
             return refuse(ErrorCode::OutOfOrder, text);
         }
         let pending = match request {
@@ -268,30 +269,34 @@ impl Saver {
     ) -> Option<Answer> {
         use ErrorCode::{Closing, Invalid, NotReady, StaleRound, TooMany, WriterExists};
         if self.ending.is_some() {
-            return refuse(Closing, "the saver is about to end, because the job does");
+            return refuse(Closing, "the saver is about to exit, because the run is ending");
         }
         let own = &self.settings.run_id;
         if hello.run_id != *own {
             return refuse(
                 Invalid,
-                format!("the run is `{own}`, not `{}`; use TORCHELASTIC_RUN_ID", hello.run_id),
+                format!(
+                    "this saver is of run `{own}`, not of `{}`; give the run id in TORCHELASTIC_RUN_ID",
+                    hello.run_id
+                ),
             );
         }
         let known = self.terms.as_ref().filter(|terms| hello.round.is_none_or(|round| round <= terms.round));
         let Some(terms) = known else {
             let round = hello.round.map_or_else(|| "its round".to_owned(), |round| format!("round {round}"));
-            let text = format!("the agent of this node has not said anything of {round} yet; try again");
+            let text = format!("the agent of this node has not announced {round} yet; try again");
             return if is_late { refuse(NotReady, text) } else { None };
         };
         let (round, world, ranks) = (terms.round, terms.world, terms.ranks());
         if hello.round.is_some_and(|of| of < round) {
-            let text =
-                format!("this worker is of a round before round {round}, which runs; it should have ended");
+            let text = format!(
+                "this worker belongs to a round before the current round {round}; it should have exited"
+            );
             return refuse(StaleRound, text);
         }
         if hello.world != world || !ranks.contains(&hello.rank) {
             let text = format!(
-                "rank {} of {} is not of this node, which has ranks {} to {} of {}; use RANK and WORLD_SIZE as they are",
+                "rank {} of {} is not on this node, which has ranks {} to {} of {}; leave RANK and WORLD_SIZE as they are",
                 hello.rank,
                 hello.world,
                 ranks.start,
@@ -318,8 +323,8 @@ impl Saver {
             let writer = self.shards.get(&shard).and_then(|shard| shard.writer);
             if writer.is_some_and(|writer| writer.process != process) {
                 let text = format!(
-                    "another process, which lives, is the writer of shard {} of {}; each shard has one writer: the rank \
-                     whose shard it is",
+                    "another process, which is still running, is the writer of shard {} of {}; a shard has one writer: \
+                     its own rank",
                     hello.shard, hello.dir
                 );
                 return if is_late { refuse(WriterExists, text) } else { None };

@@ -93,8 +93,8 @@ impl Saver {
             (Some(rate), Some(needed)) if needed > grace_ms => (
                 Level::Warn,
                 format!(
-                    "; at {} MiB a second, as of the last write, that takes {} s, and only {} s are given: it may not be \
-                     complete",
+                    "; at {} MiB/s, the rate of the last write, that takes {} s, and the limit is {} s: not all of it may \
+                     be written",
                     mib(rate),
                     needed.div_ceil(1000),
                     grace_ms / 1000
@@ -104,7 +104,7 @@ impl Saver {
         };
         self.log(
             level,
-            &format!("{} MiB of checkpoints are written to disk before the saver ends{rest}", mib(bytes)),
+            &format!("writing {} MiB of checkpoints to disk before the saver exits{rest}", mib(bytes)),
         );
     }
 
@@ -121,7 +121,10 @@ impl Saver {
             return;
         }
         if !is_done && !ending.is_abandoned {
-            self.warn("the time is over; checkpoints that were to go to disk are lost".to_owned());
+            self.warn(
+                "the time limit is over; checkpoints that were still to be written to disk are lost"
+                    .to_owned(),
+            );
         }
         let pending: Vec<Connection> = self.clients.keys().copied().collect();
         for connection in pending {
@@ -136,7 +139,7 @@ impl Saver {
 
     /// No request stays without an answer.
     fn answer_last(&mut self, connection: Connection) {
-        let text = "the saver ends, because the job does";
+        let text = "the saver exits, because the run has ended";
         let Some(client) = self.clients.get_mut(&connection) else { return };
         let answer: Option<Answer> = match client.pending.take() {
             None => return,

@@ -189,11 +189,11 @@ impl Saver {
     pub(super) fn on_commit(&mut self, dir: Dir, step: u64, manifest: Box<Manifest>) {
         let problem = match manifest.check() {
             Err(error) => Some(error.to_string()),
-            Ok(()) if manifest.step != step => Some(format!("it is of step {}", manifest.step)),
+            Ok(()) if manifest.step != step => Some(format!("it is for step {}", manifest.step)),
             Ok(()) => None,
         };
         if let Some(problem) = problem {
-            self.fail_commit(dir, step, format!("the manifest cannot be used: {problem}"));
+            self.fail_commit(dir, step, format!("the manifest is invalid: {problem}"));
             return;
         }
         let known = self.dirs.entry(dir.clone()).or_default();
@@ -244,9 +244,8 @@ impl Saver {
                 self.delete_old(dir, step);
             }
             Err(error) => {
-                let reason = format!("the manifest of step {step} in {dir} cannot be written: {error}");
-                self.warn(reason.clone());
-                self.fail_commit(dir.clone(), step, reason);
+                self.warn(format!("step {step} in {dir} has no manifest: {error}"));
+                self.fail_commit(dir.clone(), step, error);
             }
         }
         self.next_commit(dir);

@@ -6,7 +6,7 @@ use super::{
     Saver,
     api::{CheckId, Connection, Effect, Fds, SlotId},
     client::{Client, Loading, Pending},
-    clients::{Answer, refuse},
+    clients::{Answer, LOAD_MS, refuse},
     shard::Slot,
 };
 use crate::{
@@ -55,7 +55,8 @@ impl Saver {
         };
         let dir = identity.shard.dir.clone();
         if self.now >= until {
-            let text = format!("the checkpoint folder {dir} did not answer in time; look at its file system");
+            let text =
+                format!("loading from {dir} took more than {} s; check its file system", LOAD_MS / 1000);
             return (loading, refuse(ErrorCode::NotReady, text));
         }
         match loading {
@@ -98,12 +99,12 @@ impl Saver {
                 if !std::mem::replace(&mut slot.is_checked, true) {
                     self.effects.push(Effect::ReadHeader { slot: slot.id });
                 }
-                let reason = format!("step {step} is whole in memory");
+                let reason = format!("step {step} is complete in memory");
                 return (Loading::Header { slot: slot.id, step, reason }, None);
             }
         }
         if let Some(step) = exactly {
-            let reason = format!("step {step} was asked for");
+            let reason = format!("step {step} was requested");
             return self.look_on_disk(dir, Some(step), None, reason);
         }
         match self.restore_point(dir).cloned() {
@@ -196,10 +197,10 @@ impl Saver {
         reason: String,
     ) -> Next {
         let Some(files) = left.front().map(|candidate| candidate.files.clone()) else {
-            let why =
-                if passed.is_empty() { "no step of it is on disk".to_owned() } else { passed.join("; ") };
+            let why = if passed.is_empty() { "it has no step on disk".to_owned() } else { passed.join("; ") };
             let text = format!(
-                "the checkpoints in {dir} cannot be loaded: {why}. Restore a file, or use another folder to start anew"
+                "no checkpoint in {dir} can be loaded: {why}. Training does not start from scratch: restore the files, \
+                 or use another folder"
             );
             return (Loading::Start, refuse(ErrorCode::NothingLoads, text));
         };
@@ -234,8 +235,8 @@ impl Saver {
                 (Loading::Start, Some((reply, Fds::None)))
             }
             Err(why) => {
-                let why = cut(&format!("step {} does not load: {why}", candidate.step));
-                let next = if left.is_empty() { "" } else { "; the one before is tried" };
+                let why = cut(&format!("step {} cannot be loaded: {why}", candidate.step));
+                let next = if left.is_empty() { "" } else { "; trying the next older step" };
                 self.warn(format!("{dir}: {why}{next}"));
                 passed.push(why);
                 self.check_next(&dir, left, passed, reason)
@@ -315,7 +316,7 @@ impl Saver {
             self.shards.values_mut().find_map(|shard| shard.slot_mut(SlotId(slot))).and_then(slot_of);
         match released {
             Some(_) => Some((Reply::Done { queued: false }, Fds::None)),
-            None => refuse(ErrorCode::NotYours, format!("slot {slot} is not one that this client reads")),
+            None => refuse(ErrorCode::NotYours, format!("slot {slot} is not read by this client")),
         }
     }
 }

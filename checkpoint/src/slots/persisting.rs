@@ -170,7 +170,7 @@ impl Saver {
     pub(super) fn on_persist_order(&mut self, dir: &Dir, step: u64) {
         let ids: Vec<ShardId> = self.shards.keys().filter(|id| id.dir == *dir).cloned().collect();
         if ids.is_empty() {
-            let reason = format!("this node has nothing of {dir} in memory");
+            let reason = format!("this node has no checkpoint of {dir} in memory");
             self.tell(FromSaver::Failed { dir: dir.clone(), step, shard: None, saved_in: None, reason });
         }
         for id in ids {

@@ -24,16 +24,16 @@ impl Saver {
         until: Moment,
     ) -> Option<Answer> {
         if self.ending.is_some() {
-            return refuse(ErrorCode::Closing, "the saver is about to end, because the job does");
+            return refuse(ErrorCode::Closing, "the saver is about to exit, because the run is ending");
         }
         let client = self.clients.get(&connection)?;
         let (process, identity) = (client.process, client.identity.as_ref()?);
         let (id, round) = (identity.shard.clone(), identity.round);
         let Some(shard) = self.shards.get(&id).filter(|shard| shard.is_written_by(process)) else {
-            return refuse(ErrorCode::WriterExists, "another connection is the writer of this shard by now");
+            return refuse(ErrorCode::WriterExists, "another process is the writer of this shard now");
         };
         if shard.layout.is_none_or(|layout| layout.id != layout_id) {
-            let text = format!("there are no slots of layout {layout_id}; ask for them by `alloc`");
+            let text = format!("there are no slots of layout {layout_id}; request them with `alloc`");
             return refuse(ErrorCode::OutOfOrder, text);
         }
         // A client that begins again has given up what it began before.
@@ -64,10 +64,8 @@ impl Saver {
             superseded.push(held.step);
             shard.wishes.settle_open(held.step, Fate::Superseded);
             if matches!(disk, Disk::Ordered { .. }) && shard.facts.is_coordinated() {
-                let reason = format!(
-                    "step {} was overwritten by step {step} before it was written to disk",
-                    held.step
-                );
+                let reason =
+                    format!("step {} was superseded by step {step} before it was written to disk", held.step);
                 let saved_in = Some(held.saved_in);
                 let (dir, shard) = (id.dir.clone(), Some(id.shard));
                 self.tell(FromSaver::Failed { dir, step: held.step, shard, saved_in, reason });
@@ -120,12 +118,14 @@ impl Saver {
         let Some(write) = shard.write_of(taken, process) else {
             return refuse(
                 ErrorCode::NotYours,
-                format!("slot {slot} is not one that this client writes; begin first"),
+                format!("slot {slot} is not written by this client; send `begin` first"),
             );
         };
         if write.step != step {
-            let text =
-                format!("slot {slot} was taken for step {}, not {step}; begin step {step}", write.step);
+            let text = format!(
+                "slot {slot} was taken for step {}, not for step {step}; send `begin` for step {step}",
+                write.step
+            );
             return refuse(ErrorCode::Invalid, text);
         }
         let is_disk = wish.storage == Storage::Disk;
@@ -184,7 +184,7 @@ impl Saver {
         let client = self.clients.get(&connection)?;
         let (process, id) = (client.process, client.identity.as_ref()?.shard.clone());
         if self.shards.get_mut(&id)?.write_of(SlotId(slot), process).is_none() {
-            return refuse(ErrorCode::NotYours, format!("slot {slot} is not one that this client writes"));
+            return refuse(ErrorCode::NotYours, format!("slot {slot} is not written by this client"));
         }
         self.abort_write(&id, process);
         Some((Reply::Done { queued: false }, Fds::None))
@@ -211,7 +211,7 @@ impl Saver {
                 slot.is_checked = false;
                 let result = match result {
                     Ok(header) if header.step != held.step => {
-                        Err(format!("the slot of step {} has step {}", held.step, header.step))
+                        Err(format!("the slot of step {} contains step {}", held.step, header.step))
                     }
                     Ok(_) => Ok(()),
                     Err(error) => Err(error),
@@ -291,11 +291,10 @@ fn check(header: &Header, shard: &ShardId, slot: &Slot, epoch: u64) -> Result<()
 fn refuse_busy(busy: Busy) -> Answer {
     let text = match busy.persisting {
         Some(step) => format!(
-            "step {step} is being written to disk, and the other slot has the newest step, which all shards must keep; save \
-             later, or allow three slots (--flash-ckpt-memory)"
+            "step {step} is being written to disk, and the other slot has the newest step, which is needed until then"
         ),
         None => {
-            "another process reads the only slot that could be taken; it should release what it has loaded"
+            "the only slot that could be taken is read by another process, which must release what it has loaded"
                 .to_owned()
         }
     };

@@ -78,9 +78,9 @@ impl Saver {
             None => {
                 let is_held = shard.is_some_and(|shard| shard.of_step(step).is_some());
                 let text = if is_held {
-                    format!("step {step} was saved into memory only; save it with the storage type DISK")
+                    format!("step {step} was saved into memory only; save it with StorageType.DISK")
                 } else {
-                    format!("nothing is known of step {step} in {}", id.dir)
+                    format!("step {step} is neither in memory nor in {}", id.dir)
                 };
                 Some((WaitState::Failed, Some(text)))
             }

@@ -104,7 +104,7 @@ pub(super) struct Arguments {
           value_parser = PossibleValuesParser::new(METRICS_COMPAT))]
     pub(super) metrics_compat: String,
 
-    /// The form of log lines: text, or json (an object a line) [env: DLROVER_LOG_FORMAT] [default: text]
+    /// The form of log lines: text, or json (one object per line) [env: DLROVER_LOG_FORMAT] [default: text]
     #[arg(long, value_name = "FORMAT", help_heading = LOG,
           value_parser = PossibleValuesParser::new(FORMATS), hide_possible_values = true)]
     pub(super) log_format: Option<String>,

@@ -183,7 +183,7 @@ super::options! {
     }
     "The launcher's own output" {
         LogFormat = choice("log-format", "FORMAT", FORMATS).default("text"),
-            "The form of the launcher's and the job master's own lines: text, or json (an object a line) [env: \
+            "The form of the launcher's and the job master's own lines: text, or json (one object per line) [env: \
              DLROVER_LOG_FORMAT]";
         Quiet = switch("quiet").short('q'),
             "Print only errors and the report of a failure";

@@ -259,12 +259,12 @@ fn progress_metrics(families: &mut Families<'_, '_>, status: &JobStatus) -> fmt:
     )?;
     families.gauge(
         "dlrover_rank_steps_per_second",
-        "Steps a second of a rank, over the last minute",
+        "Steps per second of a rank, over the last minute",
         ranks().filter_map(|rank| Some((label(rank), rank.steps_per_second?))),
     )?;
     families.gauge(
         "dlrover_rank_idle_seconds",
-        "How long ago a rank advanced last",
+        "The time since a rank advanced last",
         ranks().filter(|rank| rank.step.is_some()).map(|rank| (label(rank), rank.idle_seconds)),
     )?;
     let hang = status.hang.as_ref();
@@ -296,7 +296,7 @@ fn checkpoint_metrics(families: &mut Families<'_, '_>, status: &JobStatus) -> fm
     )?;
     families.gauge(
         "dlrover_checkpoint_writing_bytes",
-        "Bytes that are written of the step that is being written to disk",
+        "Bytes already written of the step that is being written to disk",
         all().filter_map(|it| Some((label(it), float(it.writing.as_ref()?.bytes)))),
     )
 }

@@ -440,14 +440,13 @@ impl fmt::Display for Log {
 
 fn checkpoint(note: &Note, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match note {
-        Note::Committed { dir, step, .. } => write!(f, "checkpoint: step {step} in {dir} is on disk"),
+        Note::Committed { dir, step, .. } => write!(f, "checkpoints: step {step} in {dir} is on disk"),
         Note::Failed { dir, step, reason } => {
-            write!(f, "warning: checkpoint: step {step} in {dir} is not completed on disk: {reason}")
+            write!(f, "warning: checkpoints: step {step} in {dir} is not complete on disk: {reason}")
         }
         Note::SavedAtBreakpoint { dir, step } => write!(
             f,
-            "checkpoint: the workers have ended; writing step {step}, the newest in memory, to {dir} \
-             (--save-at-breakpoint)"
+            "checkpoints: the workers have ended; writing step {step}, the newest in memory, to {dir}"
         ),
     }
 }

@@ -99,7 +99,7 @@ impl AgentLines {
             return;
         }
         if self.lost > 0 && waiting < OPTIONAL {
-            let text = format!("the agent did not read in time: {} lines were dropped", self.lost);
+            let text = format!("the agent did not read in time; lines dropped: {}", self.lost);
             self.lost = 0;
             let _no_room = self.lines.try_send(FromSaver::Log { level: Level::Warn, text }.to_line());
         }

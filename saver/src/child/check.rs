@@ -26,9 +26,9 @@ fn open(file: &FileCheck) -> Result<File, String> {
     let opened = open_file(Path::new(path)).map_err(|error| format!("cannot read {path}: {error}"))?;
     let found = opened.metadata().map_err(|error| format!("cannot read {path}: {error}"))?.len();
     match file.bytes {
-        Some(expected) if found != expected => Err(format!(
-            "{path} has {found} bytes, and was written with {expected}: it is cut off or replaced"
-        )),
+        Some(expected) if found != expected => {
+            Err(format!("{path} has {found} bytes; expected {expected}: it was truncated or overwritten"))
+        }
         None if found == 0 => Err(format!("{path} is empty")),
         _ => Ok(opened),
     }
@@ -57,8 +57,8 @@ fn check_content(file: &FileCheck) -> Result<(), String> {
         Some(index) => {
             let first = chunk_bytes.saturating_mul(index as u64);
             Err(format!(
-                "{path} differs from its checksum in the {chunk_bytes} bytes from byte {first} on: its bytes have \
-                 changed since it was written"
+                "{path} was changed after it was written: the checksum of the {chunk_bytes} bytes from byte {first} on \
+                 differs"
             ))
         }
     }

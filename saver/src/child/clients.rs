@@ -28,11 +28,11 @@ const PER_PROCESS: usize = 16;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
     #[error(
-        "process {pid} has {PER_PROCESS} connections for checkpoints (maximum: {PER_PROCESS}); close one, or use one for \
-         all saves of a folder"
+        "process {pid} has {PER_PROCESS} connections to the saver, the maximum; close one, or use one checkpointer for \
+         each folder"
     )]
     TooManyOfProcess { pid: i32 },
-    #[error("the node has {CONNECTIONS} connections for checkpoints (maximum: {CONNECTIONS})")]
+    #[error("the saver has {CONNECTIONS} connections, the maximum")]
     TooMany,
     #[error("cannot watch process {pid}: {source}")]
     Watch { pid: i32, source: io::Error },

@@ -89,8 +89,7 @@ impl Session {
             }
             Fds::ReadOnly(id) => {
                 let opened = slot(id)?.read_only();
-                let opened =
-                    opened.map_err(|error| format!("the saver cannot open slot {}: {error}", id.0))?;
+                let opened = opened.map_err(|error| format!("cannot open slot {}: {error}", id.0))?;
                 Ok(vec![SentFd::ReadOnly(opened)])
             }
         }
@@ -201,5 +200,5 @@ fn no_room(error: SlotFileError) -> NoRoom {
 }
 
 fn gone(slot: SlotId) -> String {
-    format!("slot {} is no longer there", slot.0)
+    format!("slot {} no longer exists", slot.0)
 }

@@ -39,7 +39,7 @@ pub(super) fn read(dir: &Dir, logs: &mut Vec<(Level, String)>) -> Result<Folder,
     let entries = match fs::read_dir(&documents) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(folder),
-        Err(error) => return Err(format!("cannot read the folder {documents}: {error}")),
+        Err(error) => return Err(format!("{documents}: {error}")),
     };
     let name = |entry: io::Result<fs::DirEntry>| Manifest::step_of(entry.ok()?.file_name().to_str()?);
     let mut steps: Vec<u64> = entries.take(ENTRIES).filter_map(name).collect();
@@ -95,7 +95,7 @@ pub(super) fn open_file(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
     }
     Ok(file)
 }
@@ -170,11 +170,10 @@ pub(super) fn sweep(dir: &Dir, logs: &mut Vec<(Level, String)>) {
     let removed = temporary::sweep(Path::new(dir.as_str()));
     if let Some(first) = removed.first() {
         let text = match removed.len() {
-            1 => format!("{} is removed: a write that was not finished", first.display()),
-            count => format!(
-                "{count} files of writes that were not finished are removed, {} first",
-                first.display()
-            ),
+            1 => format!("removed {}, left behind by an unfinished write", first.display()),
+            count => {
+                format!("removed {count} files left behind by unfinished writes, such as {}", first.display())
+            }
         };
         logs.push((Level::Info, text));
     }
@@ -284,6 +283,6 @@ mod tests {
         }
         let folder = read(&dir, &mut Vec::new()).unwrap();
         assert!(matches!(folder.tracker, Tracker::Unusable(_)));
-        assert!(folder.unusable[&7].contains("not a file"));
+        assert!(folder.unusable[&7].contains("not a regular file"));
     }
 }

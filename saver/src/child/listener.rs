@@ -56,15 +56,13 @@ pub(super) async fn accept(listener: UnixListener, launcher: Launcher, inputs: m
                 Err(error) => {
                     let text = format!("{error}; the connection is closed");
                     refuse(socket, ErrorCode::Invalid, &text);
-                    Input::NotAccepted(format!("a connection for checkpoints was refused: {text}"))
+                    Input::NotAccepted(format!("rejected a connection to the saver: {text}"))
                 }
             },
             Err(error) => {
                 // The connection stays in the queue; without the wait the error would come at once again.
                 sleep(NO_ROOM).await;
-                Input::NotAccepted(format!(
-                    "cannot accept a connection for checkpoints: {error}; trying again"
-                ))
+                Input::NotAccepted(format!("cannot accept a connection to the saver: {error}; trying again"))
             }
         };
         if inputs.send(input).await.is_err() {

@@ -36,12 +36,12 @@ pub(super) struct Launcher {
 /// Why a connection is refused.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PeerError {
-    #[error("the kernel does not name the process of the connection")]
+    #[error("the kernel does not report the process of the connection")]
     Unknown(#[source] io::Error),
-    #[error("process {pid} belongs to user {uid}; checkpoints are for user {own} only")]
+    #[error("process {pid} belongs to user {uid}; the saver serves user {own} only")]
     User { pid: i32, uid: u32, own: u32 },
     #[error(
-        "process {pid} was not started by launcher {launcher}; only workers and their children may keep checkpoints"
+        "process {pid} was not started by launcher {launcher}; the saver serves workers and their children only"
     )]
     Stranger { pid: i32, launcher: i32 },
     #[error("process {pid} has ended")]

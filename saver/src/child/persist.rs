@@ -93,7 +93,7 @@ pub(super) fn write(slot: &SlotFile, persist: &Persist, running: &Running) -> Re
     let skeleton = fetch(slot, header.skeleton_range())?;
     let plans = Source::new(&meta, header.data_off, header.skeleton_off, &skeleton)
         .and_then(|source| format::files(format_of(persist.format), &source, header.rank))
-        .map_err(|error| format!("step {} cannot be written as it is: {error}", persist.step))?;
+        .map_err(|error| format!("step {} cannot be written in its format: {error}", persist.step))?;
     running.of.store(plans.iter().map(|file| file.plan.len()).sum(), Ordering::Relaxed);
     let mut written = Vec::new();
     for file in &plans {
@@ -122,7 +122,7 @@ fn check_identity(header: &Header, persist: &Persist) -> Result<(), String> {
     for (name, found, expected) in fields {
         if found != expected {
             return Err(format!(
-                "the slot has {name} {found} where {expected} was saved: it was written to after its commit"
+                "the slot has {name} {found}; expected {expected}: it was changed after its commit"
             ));
         }
     }
@@ -159,7 +159,7 @@ fn write_file(
     let now = fetch(slot, 0..HEADER_LEN as u64).map_err(io::Error::other)?;
     if now != first {
         return Err(io::Error::other(
-            "the slot was written to meanwhile, so what was copied is not one state",
+            "the slot was changed while it was being written to disk, so the copy is not one state",
         ));
     }
     temporary.publish()?;

@@ -38,12 +38,12 @@ const FREED_AT_ONCE: u64 = 16 << 20;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SlotFileError {
     /// The host or a cgroup has no room.
-    #[error("{need} bytes are needed, and the host or the cgroup has {have}")]
+    #[error("the host or the cgroup has only {have} of {need} bytes free")]
     NoMemory { need: u64, have: u64 },
     /// The slot is not needed any more.
     #[error("the slot is no longer needed")]
     Cancelled,
-    #[error("cannot make a file in memory: {0}")]
+    #[error("cannot create a memory file: {0}")]
     System(io::Error),
 }
 

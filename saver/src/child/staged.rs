@@ -32,7 +32,7 @@ pub(super) fn publish(dir: &Dir, manifest: &Manifest) -> Result<(), String> {
             Err(error) => Err(error),
             Ok(()) => sync_folder(folder_of(target)),
         };
-        renamed.map_err(|error| format!("cannot give {} its name: {error}", file.path))?;
+        renamed.map_err(|error| format!("cannot rename the temporary file of {}: {error}", file.path))?;
     }
     Ok(())
 }

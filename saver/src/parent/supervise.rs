@@ -106,7 +106,7 @@ async fn tell(
         }
         if let ToSaver::Finish { grace_ms, .. } = message {
             let allowed = Duration::from_millis(grace_ms).saturating_add(END_TIMEOUT);
-            let why = format!("it did not end within {} s", allowed.as_secs());
+            let why = format!("it did not exit within {} s", allowed.as_secs());
             due.send_replace(Instant::now().checked_add(allowed).map(|due| (due, why)));
         }
     }
@@ -115,7 +115,7 @@ async fn tell(
         let at = Instant::now() + END_TIMEOUT;
         if due.as_ref().is_none_or(|(due, _)| *due > at) {
             let seconds = END_TIMEOUT.as_secs();
-            *due = Some((at, format!("it did not end within {seconds} s of the end of its input")));
+            *due = Some((at, format!("it did not exit within {seconds} s after its input was closed")));
         }
     });
     // Its receiver waits for a change for as long as there is a sender.

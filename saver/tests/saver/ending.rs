@@ -122,7 +122,7 @@ fn temporary_files_of_a_killed_saver_are_removed_by_the_next_one() {
     client.hello(&Facts::alone(dir));
     assert!(!files(folder.path()).iter().any(is_temporary), "{:?}", files(folder.path()));
     node.until("a line of the log", |message| match message {
-        FromSaver::Log { text, .. } if text.contains("not finished") => Some(()),
+        FromSaver::Log { text, .. } if text.contains("unfinished write") => Some(()),
         _ => None,
     });
     node.end();

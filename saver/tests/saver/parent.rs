@@ -85,7 +85,7 @@ fn a_saver_that_does_not_finish_is_killed() {
         kill(Pid::from_raw(saver.pid()), Signal::SIGSTOP).unwrap();
         saver.send(ToSaver::Finish { grace_ms: 0, also_memory: false }).unwrap();
         let (_, end) = end_of(&mut saver).await;
-        assert_eq!(end.killed.as_deref(), Some("it did not end within 6 s"), "{end:?}");
+        assert_eq!(end.killed.as_deref(), Some("it did not exit within 6 s"), "{end:?}");
         assert!(end.stuck.is_none());
     });
 }

@@ -49,7 +49,7 @@ pub enum DecodeError {
     KeyTooLong { len: u64, max: usize },
     #[error("a value of {len} bytes is longer than {max}")]
     ValueTooLong { len: u64, max: usize },
-    #[error("a list of {len} is longer than {max}")]
+    #[error("a list of {len} items is longer than {max}")]
     ListTooLong { len: u64, max: usize },
     #[error("a request is longer than {max} bytes")]
     RequestTooLong { max: usize },

@@ -126,7 +126,8 @@ class Refusals(ClientTest):
             saver.errors["begin"] = code, {}
             result = self.save()
             self.assertFalse(result)
-            self.assertIn("step 1 is not saved: the saver refused: the test says so (%s)" % code, result.error)
+            text = "step 1 is not saved: the saver rejected the request: the test says so (%s)" % code
+            self.assertIn(text, result.error)
             self.assertSaid("(%s)" % code)
         with self.assertRaisesRegex(FlashCheckpointError, "the test says so"):
             self.save(on_error="raise")
@@ -137,7 +138,7 @@ class Refusals(ClientTest):
         self.reference(allowance=1)
         result = self.save(StorageType.MEMORY)
         self.assertFalse(result)
-        self.assertIn("too large (no_memory)", result.error)
+        self.assertIn("too large; give the container more memory, or raise --flash-ckpt-memory (no_memory)", result.error)
         result = self.save()
         self.assertTrue(result, result)
         self.assertSaid("written to disk by the training process")
@@ -180,7 +181,7 @@ class Refusals(ClientTest):
         os.environ["DLROVER_CKPT_SOCK"] = "@dlrover-none-%d" % os.getpid()
         checkpointer = DdpCheckpointer(self.folder)
         result = checkpointer.save_checkpoint(1, STATE, storage_type=StorageType.MEMORY)
-        self.assertIn("no connection to the saver", result.error)
+        self.assertIn("cannot connect to the saver", result.error)
         saver = self.reference()
         self.assertFalse(checkpointer.save_checkpoint(2, STATE, storage_type=StorageType.MEMORY))
         checkpointer._saver._not_before = 0
@@ -255,7 +256,7 @@ class Faults(ClientTest):
         os.pwrite(slot.descriptor, b"\xff", 5000)
         checkpointer = DdpCheckpointer(self.folder)
         self.assertEqual(checkpointer.load_checkpoint(), {})
-        self.assertSaid("step 1 in memory is damaged: the checksum of header and meta")
+        self.assertSaid("step 1 in memory is damaged: the checksum of header and metadata")
         self.assertEqual(slot.readers, set())
 
     def test_answers_of_other_types_are_refused(self):

@@ -85,7 +85,7 @@ class Strategies(ClientTest):
 
     def test_others_keep_everything_and_are_said(self):
         self.assertIsNone(keep_of(object()))
-        self.assertSaid("deletion_strategy object is not known, so all checkpoints are kept")
+        self.assertSaid("deletion_strategy object is unknown, so all checkpoints are kept")
         for wrong in (0, -1, 1.5, True):
             with self.assertRaisesRegex(ValueError, "expected a whole number of 1 or more"):
                 KeepLatestStepStrategy(wrong)

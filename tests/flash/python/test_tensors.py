@@ -143,7 +143,7 @@ class Kinds(ClientTest):
         checkpointer = DdpCheckpointer(self.folder)
         result = checkpointer.save_checkpoint(1, {"a": tensor}, storage_type=MEMORY)
         self.assertFalse(result)
-        self.assertIn("of shape (10,) has no memory now", result.error)
+        self.assertIn("of shape (10,) has no memory, so", result.error)
         self.assertEqual(checkpointer.load_checkpoint(), {})
         self.assertTrue(checkpointer.save_checkpoint(2, {"a": torch.ones(10)}, storage_type=MEMORY))
 

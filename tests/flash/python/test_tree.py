@@ -76,7 +76,7 @@ class Plain(ClientTest):
         same(state, round_trip(state))
 
     def test_what_cannot_be_saved_is_named(self):
-        with self.assertRaisesRegex(FlashCheckpointError, "type function cannot be pickled.*take it out"):
+        with self.assertRaisesRegex(FlashCheckpointError, "type function cannot be pickled.*remove it"):
             flatten({"f": lambda: 0})
 
     def test_names_are_paths(self):

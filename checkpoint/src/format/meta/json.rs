@@ -72,7 +72,7 @@ impl<'a> Cursor<'a> {
     }
 
     pub fn string(&mut self) -> Result<String, JsonError> {
-        let expected = "a text";
+        let expected = "a string";
         if self.peek() != Some(b'"') {
             return Err(self.fault(expected));
         }
@@ -80,7 +80,7 @@ impl<'a> Cursor<'a> {
         let mut end = start + 1;
         loop {
             match self.bytes.get(end) {
-                None => return Err(self.fault("the end of a text")),
+                None => return Err(self.fault("the end of a string")),
                 Some(b'"') => break,
                 Some(b'\\') => end += 2,
                 Some(_) => end += 1,
@@ -97,7 +97,7 @@ impl<'a> Cursor<'a> {
 
     /// An integer without a fraction or an exponent.
     pub fn integer(&mut self) -> Result<i64, JsonError> {
-        let expected = "an integer of 64 bits";
+        let expected = "a 64-bit integer";
         self.peek();
         let rest = &self.bytes[self.at..];
         let sign = usize::from(rest.first() == Some(&b'-'));
@@ -119,7 +119,7 @@ impl<'a> Cursor<'a> {
         let value = self.integer()?;
         u64::try_from(value).map_err(|_| {
             self.at = start;
-            self.fault("an integer that is not negative")
+            self.fault("a non-negative integer")
         })
     }
 

@@ -173,11 +173,14 @@ fn tensors_lie_in_their_storages_and_storages_in_the_slot() {
     }
     assert_eq!(
         fault(r#"["a","int8",[1],1048576,1]"#),
-        "the storage of the tensor `a` has 1 bytes at 1048576; the slot has 1048576 for tensors"
+        "the storage of the tensor `a` has 1 bytes at 1048576; the slot has 1048576 bytes for tensors"
     );
     assert!(table(&format!(r#"["a","int8",[],{huge},{huge}]"#)).is_err());
-    assert_eq!(fault(r#"["a","qint8",[1],0,1]"#), "the tensor `a` has the dtype `qint8`, which is not known");
-    assert_eq!(fault(r#"["a","int8",[1],0,1,1,0,[]]"#), "the tensor `a` has 1 dimensions and 0 strides");
+    assert_eq!(fault(r#"["a","qint8",[1],0,1]"#), "the tensor `a` has the unknown dtype `qint8`");
+    assert_eq!(
+        fault(r#"["a","int8",[1],0,1,1,0,[]]"#),
+        "the number of strides of the tensor `a` is 0; expected 1, that of its dimensions"
+    );
     let many = format!(r#"["a","int8",[{}1],0,1]"#, "1,".repeat(MAX_DIMENSIONS));
     assert_eq!(fault(&many), "the tensor `a` has 65 dimensions (maximum: 64)");
 }
@@ -219,7 +222,7 @@ fn the_frame_is_strict() {
 fn faults_say_where() {
     assert_eq!(
         tree("{\"x\":1}").unwrap_err().to_string(),
-        "the meta cannot be read at byte 70: expected one of the tags d, o, l, t, T, p, f, i"
+        "the metadata cannot be read at byte 70: expected one of the tags d, o, l, t, T, p, f, i"
     );
 }
 

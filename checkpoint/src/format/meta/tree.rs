@@ -13,7 +13,7 @@ pub enum Tree {
     Float(f64),
     Text(String),
     Dict(Vec<(Tree, Tree)>),
-    /// A `collections.OrderedDict`, and its attributes if it has any: a dict with text keys.
+    /// A `collections.OrderedDict`, and its attributes if it has any: a dict with string keys.
     OrderedDict(Vec<(Tree, Tree)>, Option<Box<Tree>>),
     List(Vec<Tree>),
     Tuple(Vec<Tree>),
@@ -109,7 +109,7 @@ impl<'c, 'b> Reader<'c, 'b> {
             self.cursor.key("a", "\"a\", the attributes of an OrderedDict")?;
             let found = self.read()?;
             if !found.is_attributes() {
-                return Err(self.cursor.fault("attributes: a dict with text keys").into());
+                return Err(self.cursor.fault("attributes: a dict with string keys").into());
             }
             *attributes = Some(Box::new(found));
         }
@@ -143,7 +143,7 @@ impl<'c, 'b> Reader<'c, 'b> {
             self.cursor.expect(b'[', "[, a key and its node")?;
             let key = self.read()?;
             if !key.can_be_key() {
-                return Err(self.cursor.fault("a key that Python can hash").into());
+                return Err(self.cursor.fault("a hashable key").into());
             }
             self.cursor.expect(b',', ", after a key")?;
             pairs.push((key, self.read()?));
@@ -159,7 +159,7 @@ impl<'c, 'b> Reader<'c, 'b> {
     fn float(&mut self) -> Result<Tree, MetaError> {
         match float::read(&self.cursor.string()?) {
             Some(value) => Ok(Tree::Float(value)),
-            None => Err(self.cursor.fault("a float as float.hex writes it").into()),
+            None => Err(self.cursor.fault("a float in the form of float.hex()").into()),
         }
     }
 

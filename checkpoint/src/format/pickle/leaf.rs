@@ -7,19 +7,19 @@ use super::opcode::{self, Argument, Effect, Opcode};
 pub enum LeafError {
     #[error("it ends within an opcode")]
     CutOff,
-    #[error("byte {at} is no opcode of a pickle")]
+    #[error("byte {at} is not a pickle opcode")]
     Unknown { at: usize },
-    #[error("it does not begin with a protocol, which protocol 2 and later do")]
+    #[error("it does not begin with the opcode PROTO: protocol 2 or later is required")]
     NoProtocol,
-    #[error("{count} bytes come after its end, which are not all zero")]
+    #[error("its end is followed by bytes that are not all zero (length: {count})")]
     AfterTheEnd { count: usize },
-    #[error("the opcode at byte {at} has nothing to work on: the pickle is not whole")]
+    #[error("the opcode at byte {at} finds no operand: the pickle is incomplete")]
     Stack { at: usize },
-    #[error("it has a persistent id, which only protocol 2 may have")]
+    #[error("it has a persistent id, which is supported in protocol 2 only")]
     PersistentId,
-    #[error("the persistent id at byte {at} is no place in the table of tensors")]
+    #[error("the persistent id at byte {at} is not an index into the table of tensors")]
     NoTensor { at: usize },
-    #[error("it needs buffers that are not in it")]
+    #[error("it needs out-of-band buffers, which are not saved")]
     Buffers,
 }
 

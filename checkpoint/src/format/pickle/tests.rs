@@ -170,8 +170,8 @@ fn leaves_that_are_no_pickle_are_refused() {
     let refused = pickled("", r#"{"p":[1,2]}"#, b"\x80\x02N").unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "the pickle of 2 bytes at byte 1 of the skeleton cannot be used: it does not begin with a protocol, which \
-         protocol 2 and later do"
+        "the pickle of 2 bytes at byte 1 of the skeleton cannot be used: it does not begin with the opcode PROTO: \
+         protocol 2 or later is required"
     );
     let cut = pickled("", r#"{"p":[0,3]}"#, b"\x80\x02N").unwrap_err();
     assert_eq!(cut, FormatError::Leaf { offset: 0, len: 3, error: LeafError::CutOff });

@@ -48,15 +48,21 @@ fn names_of_files_have_the_rank() {
 fn what_safetensors_does_not_have_is_refused() {
     let fault = |rows: &str, node: &str| planned(rows, node).unwrap_err().to_string();
     let items = |node: &str| format!(r#"{{"d":[["items",{{"d":[{node}]}}]]}}"#);
-    assert_eq!(fault("", &items(r#"["step",7]"#)), "`step` is no tensor; safetensors has tensors only");
+    assert_eq!(
+        fault("", &items(r#"["step",7]"#)),
+        "`step` is not a tensor; a safetensors file has tensors only"
+    );
     assert_eq!(
         fault(r#"["w","complex128",[1],0,16]"#, &items(r#"["w",{"T":0}]"#)),
-        "`w` is a tensor of complex128, which safetensors does not have"
+        "`w` is a tensor of complex128, which safetensors does not support"
     );
-    assert_eq!(fault(ROWS, &items(r#"["a",{"T":0}],["a",{"T":1}]"#)), "`a` is there twice");
-    assert_eq!(fault(ROWS, &items(r#"["__metadata__",{"T":0}]"#)), "`__metadata__` is there twice");
+    assert_eq!(fault(ROWS, &items(r#"["a",{"T":0}],["a",{"T":1}]"#)), "the name `a` occurs twice");
+    assert_eq!(fault(ROWS, &items(r#"["__metadata__",{"T":0}]"#)), "the name `__metadata__` occurs twice");
     let offsets = |node: &str| format!(r#"{{"d":[{ITEMS},["offsets",{node}]]}}"#);
-    assert_eq!(fault(ROWS, &offsets(r#"{"d":[["b",{"l":[4]}]]}"#)), "`b` has 1 offsets and 2 dimensions");
+    assert_eq!(
+        fault(ROWS, &offsets(r#"{"d":[["b",{"l":[4]}]]}"#)),
+        "the number of offsets of `b` is 1; expected 2, that of its dimensions"
+    );
     let root = |node: &str| matches!(planned(ROWS, node), Err(FormatError::Root { .. }));
     assert!(root("null") && root(&items(r#"[5,{"T":0}]"#)) && root(&offsets("5")));
     assert!(root(&offsets(r#"{"d":[["b",{"l":[-1,0]}]]}"#)) && root(&offsets(r#"{"d":[["b",5]]}"#)));

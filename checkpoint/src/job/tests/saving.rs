@@ -96,7 +96,7 @@ fn a_step_that_takes_too_long_fails() {
     job.on_persisted(now(10), &"a", &dir(), 5, (0, 0), file(5, 0, 2));
     assert_eq!(job.deadline(), Some(now(610)));
     assert_eq!(job.on_deadline(now(609)), []);
-    let reason = "1 of 2 shards were on disk after 600 s; look at the disks of the other nodes";
+    let reason = "only 1 of 2 shards were on disk after 600 s; check the disks of the other nodes";
     assert_eq!(job.on_deadline(now(610)), [note_failed(5, reason), send("a", fail(5, reason))]);
 }
 
@@ -120,7 +120,7 @@ fn the_manifest_is_written_by_another_node_when_the_first_is_gone() {
     assert_eq!(job.on_gone(now(6), &"a"), [send("b", commit(5, 4))]);
     // The next round may have nodes that see the files; without one, the step is given up in time.
     assert_eq!(job.on_gone(now(6), &"b"), []);
-    let reason = "the nodes that have written it are gone";
+    let reason = "the nodes that wrote it are gone";
     let failed = vec![note_failed(5, reason), send("a", fail(5, reason)), send("b", fail(5, reason))];
     assert_eq!(job.clone().on_deadline(now(606)), failed);
     let (points, effects) = job.begin_round(now(9), 1, 2, members(&["c"]));

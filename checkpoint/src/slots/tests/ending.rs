@@ -55,7 +55,7 @@ fn the_time_of_the_end_is_kept_and_waits_are_answered() {
     bench.agent(finish(false));
     assert_eq!(bench.saver.deadline(), Some(Moment(31_000)));
     let ended = bench.later(30_000);
-    let error = Some("the saver ends, because the job does".to_owned());
+    let error = Some("the saver exits, because the run has ended".to_owned());
     let answer = Reply::Waited { state: WaitState::Failed, step: Some(1), error };
     assert_eq!(ended[1], reply(writer, answer));
     assert_eq!(ended[2..], finished());

@@ -16,7 +16,7 @@ fn restarted(restore: Vec<RestorePoint>) -> (Bench, Connection, Vec<SlotId>) {
 }
 
 fn from_memory(connection: Connection, step: u64, slot: SlotId) -> Effect {
-    let reason = format!("step {step} is whole in memory");
+    let reason = format!("step {step} is complete in memory");
     let (step, bytes, path) = (Some(step), Some(BYTES), None);
     let reply = Reply::Loaded { source: Source::Memory, step, slot: Some(slot.0), bytes, path, reason };
     Effect::Reply { connection, reply, fds: Fds::ReadOnly(slot) }

@@ -38,7 +38,7 @@ def register(mapping, device):
         torch.cuda.set_device(device)
         return pin(mapping, torch.cuda.cudart())
     except Exception as error:
-        say_once("pin", "memory of the saver cannot be pinned, so copies from the GPU are slower: %s" % error)
+        say_once("pin", "the saver's memory cannot be pinned, so copies from the GPU are slower: %s" % error)
         return False
 
 
@@ -58,7 +58,7 @@ def pin(mapping, runtime):
             say_once(
                 "pin",
                 "%d bytes of the saver's memory cannot be pinned (CUDA error %d), so copies from the GPU are slower; "
-                "see the limit of locked memory, ulimit -l" % (mapping.size, int(result)),
+                "raise the limit of locked memory (ulimit -l)" % (mapping.size, int(result)),
             )
             return False
         registered.append(address)

@@ -39,9 +39,10 @@ class Checkpointer:
         if not float(save_timeout) > 0:
             raise ValueError("save_timeout is %r; expected seconds above 0" % (save_timeout,))
         if replica_count:
-            say_once("replica", "replica_count is %r, but copies on other nodes are not made yet" % (replica_count,))
+            text = "replica_count=%r is ignored: copies on other nodes are not supported yet"
+            say_once("replica", text % (replica_count,))
         self.checkpoint_dir = identity.dir
-        self.last_load = LastLoad("none", None, "nothing was loaded yet")
+        self.last_load = LastLoad("none", None, "nothing has been loaded yet")
         self._identity = identity
         self._place = place
         self._save_timeout = float(save_timeout)
@@ -96,9 +97,9 @@ class Checkpointer:
         if state == "on_disk" or step is None:
             return True
         reason = {
-            "timeout": "it was not written within %s s; ask again with a longer timeout" % timeout,
-            "superseded": "a newer save took its place before it was written",
-        }.get(state, answer.get("error") or "the saver says %r" % state)
+            "timeout": "it was not written within %s s; wait with a longer timeout" % timeout,
+            "superseded": "it was superseded by a newer save before it was written",
+        }.get(state, answer.get("error") or "the saver answered %r" % state)
         say("step %s is not on disk: %s" % (step, reason))
         return False
 
@@ -143,7 +144,7 @@ class Checkpointer:
         if to_disk and self._may_write_alone(error):
             return self._save_alone(error, text, key, step, state, path, began)
         if isinstance(error, NoSaver) and not to_disk:
-            text += "; checkpoints in memory are not kept, only those for the disk are written"
+            text += "; checkpoints in memory are not kept, only saves with StorageType.DISK are written"
         return self._not_saved(error, key, step, text, began)
 
     def _may_write_alone(self, error):
@@ -167,7 +168,7 @@ class Checkpointer:
         if not self._identity.writes_disk:
             # Another node writes the same state.
             return saved(step, time.perf_counter() - began)
-        text = "%s; checkpoints are written to disk by the training process, which waits for it" % why
+        text = "%s; checkpoints are written to disk by the training process, which blocks training" % why
         self._say_once("alone, " + key, text, error)
         try:
             with busy("checkpoint"):
@@ -214,7 +215,7 @@ class Checkpointer:
                 state = disk.load_file(answer["path"])
             except Exception as error:
                 raise NothingLoads(
-                    "step %s cannot be loaded from %s, although its checksums are right: %s: %s"
+                    "step %s cannot be loaded from %s, although its checksums match: %s: %s"
                     % (step, answer.get("path"), type(error).__name__, error)
                 )
             self.last_load = LastLoad("disk", step, answer.get("reason", ""))
@@ -231,7 +232,7 @@ class Checkpointer:
         except NoSaver as error:
             if error.key == "no address":
                 return {"source": "alone", "reason": str(error)}, None
-            return self._alone_or_raise("the saver of this node cannot be asked: %s" % error), None
+            return self._alone_or_raise("the saver of this node cannot be used: %s" % error), None
         except SaverRefused as error:
             if error.code == "nothing_loads":
                 raise NothingLoads(str(error))
@@ -248,7 +249,7 @@ class Checkpointer:
         # Ranks of other nodes may take a newer step from memory.
         if self._place.world > self._place.local_world:
             raise FlashCheckpointError(
-                "%s. Other nodes may load another step, so this worker does not go on; the job restarts it" % why
+                "%s. Other nodes may load another step, so this worker must not continue" % why
             )
         say("%s; loading from disk" % why)
         return {"source": "alone", "reason": why}
@@ -282,7 +283,7 @@ class Checkpointer:
         if self._preparation is not None:
             self._preparation.join(self._save_timeout)
             if self._preparation.is_alive():
-                raise SaverLost("the saver did not give memory within %.0f s" % self._save_timeout, timed_out=True)
+                raise SaverLost("the saver did not provide memory within %.0f s" % self._save_timeout, timed_out=True)
             self._preparation = None
 
 
@@ -305,7 +306,7 @@ def _described(error):
     if isinstance(error, NoSaver):
         return "no saver: " + error.key, str(error)
     if isinstance(error, SaverRefused):
-        return "refused: " + error.code, "the saver refused: %s" % error
+        return "refused: " + error.code, "the saver rejected the request: %s" % error
     if isinstance(error, FlashCheckpointError):
         return type(error).__name__, str(error)
     return type(error).__name__, "%s: %s" % (type(error).__name__, error)

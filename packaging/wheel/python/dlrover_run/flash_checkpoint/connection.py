@@ -36,7 +36,7 @@ class Connection:
             self._socket.connect("\0" + address[1:] if address.startswith("@") else address)
         except (OSError, ValueError) as error:
             self.close()
-            raise SaverLost("no connection to the saver at %s: %s" % (address, error))
+            raise SaverLost("cannot connect to the saver at %s: %s" % (address, error))
 
     @property
     def closed(self):
@@ -71,7 +71,7 @@ class Connection:
                     _close_all(descriptors)
                     raise SaverRefused(answer)
                 if answer.get("type") != reply:
-                    raise SaverLost("the saver answered %s with %.200r; expected %s" % (what, answer, reply))
+                    raise SaverLost("the saver answered %s with %.200r; expected the type %s" % (what, answer, reply))
                 return answer, descriptors
             except SaverRefused:
                 raise
@@ -92,7 +92,7 @@ class Connection:
 
     def _send(self, line, deadline):
         if len(line) > _LONGEST_LINE:
-            raise SaverLost("a request of %d bytes is longer than the saver takes (%d)" % (len(line), _LONGEST_LINE))
+            raise SaverLost("a request to the saver has %d bytes (maximum: %d)" % (len(line), _LONGEST_LINE))
         view = memoryview(line)
         while view:
             self._socket.settimeout(_remaining(deadline))
@@ -115,7 +115,9 @@ class Connection:
                     numbers.frombytes(bytes_of_it[: len(bytes_of_it) - len(bytes_of_it) % numbers.itemsize])
                     descriptors.extend(numbers)
             if flags & socket.MSG_CTRUNC:
-                raise SaverLost("file descriptors of the saver got lost: this process may have too many open files")
+                raise SaverLost(
+                    "file descriptors of the saver were lost: this process may have too many open files (ulimit -n)"
+                )
             if not data:
                 raise SaverLost("the saver closed the connection")
             self._buffer += data
@@ -134,7 +136,7 @@ def _parsed(line, what):
     try:
         answer = json.loads(line.decode())
     except (ValueError, RecursionError) as error:
-        raise SaverLost("the saver answered %s with what is no JSON: %s" % (what, error))
+        raise SaverLost("the answer of the saver to %s is not valid JSON: %s" % (what, error))
     if not isinstance(answer, dict):
         raise SaverLost("the saver answered %s with %.200r; expected an object" % (what, answer))
     return answer

@@ -50,8 +50,8 @@ def _refuse_without_memory(tensors):
     for tensor in tensors:
         if tensor.numel() and not tensor.data_ptr():
             raise FlashCheckpointError(
-                "a tensor of shape %s has no memory now, so it cannot be saved; gather it first"
-                % (tuple(tensor.shape),)
+                "a tensor of shape %s has no memory, so it cannot be saved; gather it first: FSDP frees parameters "
+                "between uses" % (tuple(tensor.shape),)
             )
 
 

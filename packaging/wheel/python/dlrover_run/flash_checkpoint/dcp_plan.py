@@ -80,8 +80,8 @@ class RankPlan:
             self._pickled = Pickled(pickle.dumps(self._metadata))
         elif self._lengths is not None:
             raise FlashCheckpointError(
-                "a value that only rank %d has grew since the first save, which changes its file; save it as a tensor, "
-                "or on rank 0 too" % self._rank
+                "a value that exists only on rank %d has grown since the first save, and its place in the file is "
+                "fixed; save it as a tensor, or on rank 0 too" % self._rank
             )
 
 
@@ -225,8 +225,8 @@ def _tensor_part(name, offset, tensor):
         tensor = tensor.wait()
     if not is_storable(tensor):
         raise FlashCheckpointError(
-            "%s is a tensor of type %s, layout %s and dtype %s, which has no place in a folder of torch; take it out "
-            "of the state" % (name, type(tensor).__name__, tensor.layout, tensor.dtype)
+            "%s is a tensor of type %s, layout %s and dtype %s, which torch.distributed.checkpoint cannot store; "
+            "remove it from the state" % (name, type(tensor).__name__, tensor.layout, tensor.dtype)
         )
     return Part(name, offset, True, tensor)
 

@@ -40,8 +40,8 @@ class MemoryReader(StorageReader):
             place = (index.fqn, None if index.offset is None else tuple(index.offset))
             if place not in self._parts:
                 raise FlashCheckpointError(
-                    "this rank has no part of %s at %s in memory: the model is sharded in another way than when it was "
-                    "saved; load from disk with resume_path" % place
+                    "this rank has no part of %s at offset %s in memory: the model is sharded in another way than when "
+                    "it was saved; load from disk with resume_path" % place
                 )
             part = self._parts[place]
             if item.type == LoadItemType.BYTE_IO:
@@ -55,7 +55,8 @@ class MemoryReader(StorageReader):
             target = planner.resolve_tensor(item).detach()
             if target.size() != part.size():
                 raise FlashCheckpointError(
-                    "%s has the shape %s; saved was %s" % (index.fqn, target.size(), part.size())
+                    "%s has the shape %s, and was saved with %s; load from disk with resume_path"
+                    % (index.fqn, tuple(target.size()), tuple(part.size()))
                 )
             target.copy_(part)
             planner.commit_tensor(item, target)

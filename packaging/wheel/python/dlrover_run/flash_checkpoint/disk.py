@@ -67,13 +67,13 @@ class Folder:
     def pass_over(self, reason):
         """Says why a step does not load. An older one may."""
         self.passed.append(reason)
-        say("passed over in %s: %s" % (self.directory, reason))
+        say("not loaded from %s: %s" % (self.directory, reason))
 
     def nothing_loads(self):
         """The error when there is a checkpoint and none loads."""
         return NothingLoads(
-            "no checkpoint in %s can be loaded: %s. Training does not start from nothing: repair the folder, give "
-            "another one, or remove its tracker %s and its folder %s"
+            "no checkpoint in %s can be loaded: %s. Training does not start from scratch: restore the files, use "
+            "another folder, or remove its tracker %s and its folder %s"
             % (self.directory, "; ".join(self.passed) or "no reason is known", documents.TRACKER, documents.FOLDER)
         )
 
@@ -89,7 +89,7 @@ class Folder:
         for number, summed in files:
             if number == wanted or len(manifest["shards"]) == 1:
                 return os.path.join(self.directory, summed["file"])
-        raise documents.Unusable("it has %d shards, none with number %d" % (len(manifest["shards"]), wanted))
+        raise documents.Unusable("it has no file of shard %d" % wanted)
 
 
 def load_file(path):

@@ -136,7 +136,9 @@ def verify(directory, summed, with_content=True):
     try:
         size = os.stat(path).st_size
         if size != summed["bytes"]:
-            raise Unusable("%s has %d bytes; expected %d" % (path, size, summed["bytes"]))
+            raise Unusable(
+                "%s has %d bytes; expected %d: it was truncated or overwritten" % (path, size, summed["bytes"])
+            )
         if with_content:
             for index, (found, expected) in enumerate(zip(_checksums(path, summed["chunk_bytes"]), summed["crc32"])):
                 if found != expected:
@@ -146,7 +148,7 @@ def verify(directory, summed, with_content=True):
                         % (path, at, found, expected)
                     )
     except OSError as error:
-        raise Unusable("%s cannot be read: %s" % (path, error))
+        raise Unusable("cannot read %s: %s" % (path, error))
 
 
 def files_of(manifest):
@@ -190,12 +192,15 @@ def _check(manifest, step):
     if manifest["version"] != VERSION:
         raise Unusable("its version is %r; this program reads version %d" % (manifest["version"], VERSION))
     if manifest["step"] != step:
-        raise Unusable("it is of step %r, but its name says %d" % (manifest["step"], step))
+        raise Unusable("it is for step %r, but its name says %d" % (manifest["step"], step))
     if manifest["format"] not in ("pt", "dcp", "safetensors") or not manifest["shards"]:
-        raise Unusable("its format is %r, with %d shards" % (manifest["format"], len(manifest["shards"])))
+        raise Unusable(
+            "its format is %r, with %d shards; expected pt, dcp or safetensors, and at least 1 shard"
+            % (manifest["format"], len(manifest["shards"]))
+        )
     for shard, summed in files_of(manifest):
         numbers = [shard, summed["bytes"], summed["chunk_bytes"]] + summed["crc32"]
         if not all(type(number) is int and number >= 0 for number in numbers) or type(summed["file"]) is not str:
-            raise Unusable("a file of shard %r is described by what is no size or checksum" % shard)
+            raise Unusable("a file of shard %r has an invalid size, checksum or name" % shard)
         if summed["chunk_bytes"] < 1 or -(-summed["bytes"] // summed["chunk_bytes"]) != len(summed["crc32"]):
             raise Unusable("%s has %d checksums for %d bytes" % (summed["file"], len(summed["crc32"]), summed["bytes"]))

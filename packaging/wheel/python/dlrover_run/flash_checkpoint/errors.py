@@ -36,7 +36,17 @@ class SaverRefused(FlashCheckpointError):
     def __init__(self, reply):
         self.code = str(reply.get("code", "unknown"))
         self.reply = reply
-        super().__init__(str(reply.get("text") or "the saver gives no reason") + " (%s)" % self.code)
+        text = str(reply.get("text") or "the saver gave no reason") + _remedy(self.code, reply)
+        super().__init__("%s (%s)" % (text, self.code))
+
+
+def _remedy(code, reply):
+    # The saver does not know the launcher's options.
+    if code == "no_memory":
+        return "; give the container more memory, or raise --flash-ckpt-memory"
+    if code == "busy" and reply.get("persisting") is not None:
+        return "; save less often, or allow three slots for each shard by a higher --flash-ckpt-memory"
+    return ""
 
 
 class NothingLoads(FlashCheckpointError):

@@ -51,7 +51,7 @@ class Exchange:
         except Exception as error:
             text = str(error) or type(error).__name__
             for other in range(1, world):
-                channel.put("from", other, ("error", "rank 0 could not decide for all: " + text))
+                channel.put("from", other, ("error", "rank 0 could not decide for all ranks: " + text))
             raise
         for other in range(1, world):
             channel.put("from", other, ("answer", answers[other]))
@@ -82,14 +82,14 @@ class _Channel:
         try:
             self._store.wait([key], datetime.timedelta(seconds=left))
         except Exception as error:
-            who = "rank %d did not take part" % rank if direction == "to" else "rank 0 did not answer"
+            what = "rank %d did not take part in" % rank if direction == "to" else "rank 0 sent no decision for"
             if "timeout" not in str(error).lower():
                 raise FlashCheckpointError(
-                    "%s in a checkpoint: the store of torch.distributed failed: %s" % (who, str(error).split("\n")[0])
+                    "%s the checkpoint: the store of torch.distributed failed: %s" % (what, str(error).split("\n")[0])
                 )
             raise FlashCheckpointError(
-                "%s in a checkpoint within %.0f s (save_timeout): every rank must save and load at the same steps"
-                % (who, self._timeout)
+                "%s the checkpoint within %.0f s (save_timeout): every rank must save and load at the same steps"
+                % (what, self._timeout)
             )
         keys = ["%s/%d" % (key, index) for index in range(int(self._store.get(key)))]
         content = b"".join(self._store.get(part) for part in keys)

@@ -222,7 +222,7 @@ class FsdpShardCheckpointer(Checkpointer):
     def _fault_of(self, folder, candidate, is_own):
         try:
             if candidate.manifest is None or candidate.manifest["format"] != "dcp":
-                raise documents.Unusable("it is no folder of torch.distributed.checkpoint with a manifest")
+                raise documents.Unusable("it is not a folder of torch.distributed.checkpoint with a manifest")
             if not os.path.exists(os.path.join(candidate.path, ".metadata")):
                 raise documents.Unusable("%s has no .metadata" % candidate.path)
             folder.verify(candidate, is_own)

@@ -60,19 +60,24 @@ def read(slot):
     if magic != MAGIC or version != VERSION or length != LENGTH:
         raise Damaged("the slot starts with %r, version %d; expected %r, version %d" % (magic, version, MAGIC, VERSION))
     if sequence == 0 or sequence % 2:
-        raise Damaged("the slot was not written to its end (sequence %d)" % sequence)
+        raise Damaged("the write into the slot was not finished (sequence number %d)" % sequence)
     body = Body(*_BODY.unpack_from(slot, _BODY_AT))
     for name, start, count in [
-        ("meta", body.meta_off, body.meta_len),
+        ("metadata", body.meta_off, body.meta_len),
         ("data", body.data_off, body.data_len),
         ("skeleton", body.skeleton_off, body.skeleton_len),
     ]:
         if start + count > len(slot) or (count and start < LENGTH):
-            raise Damaged("%s is at %d with %d bytes, beyond the slot (%d)" % (name, start, count, len(slot)))
+            raise Damaged(
+                "%s is at byte %d and has %d bytes, but the slot has %d bytes" % (name, start, count, len(slot))
+            )
     expected = _CHECKSUM.unpack_from(slot, _CHECKSUM_AT)[0]
     found = _checksum(slot, body)
     if found != expected:
-        raise Damaged("the checksum of header and meta is %08x; expected %08x" % (found, expected))
+        raise Damaged(
+            "the checksum of header and metadata is %08x; the header says %08x: one of them was changed"
+            % (found, expected)
+        )
     return body
 
 

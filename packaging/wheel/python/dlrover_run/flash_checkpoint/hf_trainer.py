@@ -37,7 +37,7 @@ class FlashCkptTrainer(Trainer):
         """The checkpointer of `output_dir`."""
         if self._flash_checkpointer is None:
             if self.is_deepspeed_enabled or self.is_fsdp_enabled:
-                raise ValueError("FlashCkptTrainer is for one process and DDP, not for DeepSpeed or FSDP")
+                raise ValueError("FlashCkptTrainer supports one process and DDP, not DeepSpeed or FSDP")
             limit = self.args.save_total_limit
             keep = KeepLatestStepStrategy(limit, self.args.output_dir) if limit else None
             self._flash_checkpointer = DdpCheckpointer(self.args.output_dir, deletion_strategy=keep)

@@ -26,7 +26,7 @@ class Place(collections.namedtuple("Place", "rank world local_rank node local_wo
         local_world = _number("LOCAL_WORLD_SIZE") or 1
         node = _number("GROUP_RANK")
         if not 0 <= rank < world:
-            raise ValueError("RANK is %d and WORLD_SIZE is %d; expected a rank below the world" % (rank, world))
+            raise ValueError("RANK is %d and WORLD_SIZE is %d; expected a rank below the world size" % (rank, world))
         return cls(
             rank=rank,
             world=world,
@@ -100,7 +100,7 @@ def absolute(path):
     try:
         path.encode()
     except UnicodeEncodeError:
-        raise ValueError("the path %r is no text; expected UTF-8" % path)
+        raise ValueError("the path %r is not valid UTF-8" % path)
     return path
 
 

@@ -47,7 +47,7 @@ class FlashCheckpointIO(CheckpointIO):
             return disk.load_file(path)
         state, self._newest = self._newest or self._checkpointer.load_checkpoint(), None
         if not state:
-            raise FileNotFoundError("there is no checkpoint in %s" % self._checkpointer.checkpoint_dir)
+            raise FileNotFoundError("%s has no checkpoint" % self._checkpointer.checkpoint_dir)
         return state
 
     def remove_checkpoint(self, path):

@@ -84,7 +84,9 @@ class Restored:
 
         def odd_leaf(offset, length):
             if not 0 <= offset <= offset + length <= len(skeleton):
-                raise header.Damaged("a leaf is at %d with %d bytes, beyond the skeleton" % (offset, length))
+                raise header.Damaged(
+                    "a pickle is at byte %d and has %d bytes, beyond the end of the skeleton" % (offset, length)
+                )
             return skeleton[offset : offset + length].tobytes()
 
         tensors = self._tensors(meta["tensors"]) if meta["tensors"] else []
@@ -105,13 +107,14 @@ class Restored:
         for _, name, shape, offset, size, *shared in rows:
             if name not in typed:
                 if name not in dtypes.named:
-                    raise header.Damaged("this torch has no type %s; use the torch that saved the state" % name)
+                    raise header.Damaged("this torch has no dtype %s; use the version that saved the state" % name)
                 item = dtypes.item_size(dtypes.named[name])
                 typed[name] = item, whole[: len(whole) // item * item].view(dtypes.named[name])
             item, elements = typed[name]
             if offset < 0 or size < 0 or offset + size > self.body.data_len or offset % item:
                 raise header.Damaged(
-                    "a tensor is at %d with %d bytes, beyond the data (%d)" % (offset, size, self.body.data_len)
+                    "a tensor is at byte %d and has %d bytes, beyond the data (%d bytes)"
+                    % (offset, size, self.body.data_len)
                 )
             if len(shared) < 2 and size <= _LARGEST_CLONE:
                 # Most tensors of large models are small, and copied at once.

@@ -71,7 +71,7 @@ class Saver:
         if not address:
             raise NoSaver(
                 "no address",
-                "%s is not set, so there is no saver; start the script with dlrover-run to have one" % VARIABLE,
+                "%s is not set, so there is no saver; start the script with dlrover-run" % VARIABLE,
             )
         now = time.monotonic()
         if now < self._not_before:
@@ -106,7 +106,7 @@ class Saver:
         begun, _ = self._ask(begin, "begun", deadline)
         slot = self._slots.get(begun.get("slot"))
         if slot is None:
-            raise self._broken("it gave slot %r, which was not allocated" % begun.get("slot"))
+            raise self._broken("it gave slot %r, which was not allocated before" % begun.get("slot"))
         try:
             if begun.get("pinned"):
                 self._detach_now(slot.number)

@@ -26,7 +26,7 @@ def state_of(model, optimizer, extra):
             state[OPTIMIZER] = state_dict.get_optimizer_state_dict(model, optimizer)
     clashes = [key for key in extra if key in state]
     if clashes:
-        raise ValueError("extra_sd has the keys %s, which are taken" % ", ".join(map(str, clashes)))
+        raise ValueError("extra_sd has the reserved keys %s; rename them" % ", ".join(map(str, clashes)))
     state.update(extra)
     return state
 

@@ -37,7 +37,7 @@ class Slot:
         text = meta_text(layout, flat)
         skeleton_off = header.LENGTH + len(text)
         if skeleton_off + flat.odd_bytes > layout.data_off or layout.slot_bytes > self.mapping.size:
-            raise FlashCheckpointError("the state does not fit into its slot; this is a defect of dlrover-run")
+            raise FlashCheckpointError("the state does not fit into its slot; this is a bug of dlrover-run")
         self.populate(layout.data_off + layout.data_len)
         header.open_write(self.bytes)
         self.bytes[header.LENGTH : skeleton_off] = text

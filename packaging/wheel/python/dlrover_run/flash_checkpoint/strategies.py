@@ -53,7 +53,7 @@ def keep_of(strategy):
         return None
     say_once(
         "strategy",
-        "deletion_strategy %s is not known, so all checkpoints are kept; known are KeepLatestStepStrategy and "
+        "deletion_strategy %s is unknown, so all checkpoints are kept; use KeepLatestStepStrategy or "
         "KeepStepIntervalStrategy" % name,
     )
     return None

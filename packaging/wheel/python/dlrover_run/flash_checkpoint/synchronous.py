@@ -47,7 +47,7 @@ def commit(identity, step, shards):
     try:
         _delete_older(identity.dir, step, identity.keep)
     except Exception as error:
-        say_once("delete", "older checkpoints of %s cannot be deleted, so they stay: %s" % (identity.dir, error))
+        say_once("delete", "older checkpoints in %s cannot be deleted, so they stay: %s" % (identity.dir, error))
 
 
 def _delete_older(directory, committed, keep):

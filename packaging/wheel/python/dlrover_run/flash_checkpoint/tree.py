@@ -170,7 +170,7 @@ class _Walk:
             raise
         except Exception as error:
             raise FlashCheckpointError(
-                "a value of type %s cannot be pickled, so the state cannot be saved: %s; take it out of the state"
+                "a value of type %s cannot be pickled, so the state cannot be saved: %s; remove it from the state"
                 % (type(value).__name__, error)
             )
         pickled = pickled.getvalue()
@@ -194,7 +194,7 @@ class _Pickler(pickle.Pickler):
 class _Unpickler(pickle.Unpickler):
     def persistent_load(self, number):
         if type(number) is not int or not 0 <= number < len(self.tensors):
-            raise ValueError("a pickle has tensor %.40r of %d" % (number, len(self.tensors)))
+            raise ValueError("a pickle refers to tensor %.40r; there are %d" % (number, len(self.tensors)))
         return self.tensors[number]
 
 
@@ -235,12 +235,12 @@ def unflatten(tree, tensors, odd_leaf):
     if tree is None or isinstance(tree, (bool, int, str)):
         return tree
     if not isinstance(tree, dict) or len(tree) != 1:
-        raise ValueError("%.80r is no part of a state" % (tree,))
+        raise ValueError("%.80r is not a part of a state" % (tree,))
     ((kind, content),) = tree.items()
     try:
         if kind == "T":
             if not 0 <= content < len(tensors):
-                raise ValueError("tensor %d of %d" % (content, len(tensors)))
+                raise ValueError("tensor %d does not exist; there are %d" % (content, len(tensors)))
             return tensors[content]
         if kind in ("d", "o"):
             result = {} if kind == "d" else collections.OrderedDict()
@@ -267,5 +267,5 @@ def unflatten(tree, tensors, odd_leaf):
             unpickler.tensors = tensors
             return unpickler.load()
     except (TypeError, KeyError) as error:
-        raise ValueError("%.80r is no part of a state: %s" % (tree, error))
-    raise ValueError("%.80r is no part of a state" % (tree,))
+        raise ValueError("%.80r is not a part of a state: %s" % (tree, error))
+    raise ValueError("%.80r is not a part of a state" % (tree,))
