@@ -106,7 +106,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
     pub(super) fn commit_next(&mut self, now: Moment, dir: &Dir) -> Vec<Effect<N>> {
         let until = now.plus(self.save_timeout_ms);
         let Some(folder) = self.dirs.get_mut(dir) else { return Vec::new() };
-        if folder.saves.values().any(|save| save.committer.is_some()) {
+        if folder.saves.values().any(|save| save.committer.is_some()) || folder.is_restoring() {
             return Vec::new();
         }
         let complete = folder.saves.iter_mut().rev().find(|(_, save)| save.is_complete());
