@@ -44,7 +44,7 @@ pub use api::{
 
 use crate::{
     Moment,
-    message::{Dir, Endpoint, ShardId},
+    message::{Dir, Endpoint, ShardId, ToSaver},
 };
 use client::Client;
 use ending::Ending;
@@ -74,6 +74,8 @@ pub struct Saver {
     must_tell_state: bool,
     bytes_per_second: Option<u64>,
     is_listening: bool,
+    /// Orders about fetches of a round that is still to begin here.
+    early: Vec<ToSaver>,
     /// Where other nodes reach this saver.
     endpoint: Option<Endpoint>,
     count: u64,
@@ -99,6 +101,7 @@ impl Saver {
             must_tell_state: false,
             bytes_per_second: None,
             is_listening: false,
+            early: Vec::new(),
             endpoint: None,
             count: 0,
             effects: Vec::new(),

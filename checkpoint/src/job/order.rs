@@ -19,11 +19,11 @@ pub enum Order {
     /// The step will not count, unless it was saved after round `saved_in`. It was given up so often by now.
     Fail { dir: Dir, step: u64, saved_in: u32, given_up: u32, reason: String },
     /// Fetch a shard of the step from the memory of another node. Answered by what is in memory then, or `fetch_failed`.
-    Fetch { dir: Dir, step: u64, fetch: Box<Fetch> },
+    Fetch { round: u32, dir: Dir, step: u64, fetch: Box<Fetch> },
     /// All nodes have the step that the round restores.
-    Fetched { dir: Dir, step: u64 },
+    Fetched { round: u32, dir: Dir, step: u64 },
     /// Not all of them can have it.
-    NotFetched { dir: Dir, step: u64, reason: String },
+    NotFetched { round: u32, dir: Dir, step: u64, reason: String },
 }
 
 impl From<Order> for ToSaver {
@@ -35,9 +35,9 @@ impl From<Order> for ToSaver {
             Order::Fail { dir, step, saved_in, given_up, reason } => {
                 Self::Fail { dir, step, saved_in: Some(saved_in), given_up, reason }
             }
-            Order::Fetch { dir, step, fetch } => Self::Fetch { dir, step, fetch },
-            Order::Fetched { dir, step } => Self::Fetched { dir, step },
-            Order::NotFetched { dir, step, reason } => Self::NotFetched { dir, step, reason },
+            Order::Fetch { round, dir, step, fetch } => Self::Fetch { round, dir, step, fetch },
+            Order::Fetched { round, dir, step } => Self::Fetched { round, dir, step },
+            Order::NotFetched { round, dir, step, reason } => Self::NotFetched { round, dir, step, reason },
         }
     }
 }

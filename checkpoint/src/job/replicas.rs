@@ -181,17 +181,25 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
     }
 
     /// What a node is told of a shard that it fetches.
-    fn fetch(&self, folder: &JobFolder<N>, shard: u32, from: &N, is_replica: bool) -> Option<Fetch> {
+    fn fetch(
+        &self,
+        folder: &JobFolder<N>,
+        (shard, step): (u32, u64),
+        from: &N,
+        is_replica: bool,
+    ) -> Option<Fetch> {
         let address = self.members.iter().find(|member| member.node == *from)?.address.clone();
         let ShardState { n_shards, replicated, layout_id, bytes, endpoint, .. } =
             folder.holders.state(from, shard)?.clone();
         let endpoint = endpoint?;
         let from = FetchSource { address, port: endpoint.port, ticket: endpoint.ticket };
-        Some(Fetch { shard, n_shards, replicated, layout_id, bytes, is_replica, from })
+        let given_up = folder.failed.get(&step).map_or(0, |failure| failure.count);
+        Some(Fetch { shard, n_shards, replicated, layout_id, bytes, is_replica, given_up, from })
     }
 
     fn fetch_order(&self, dir: &Dir, step: u64, to: &N, fetch: Option<Fetch>) -> Option<Effect<N>> {
-        let order = Order::Fetch { dir: dir.clone(), step, fetch: Box::new(fetch?) };
+        let (round, dir, fetch) = (self.round, dir.clone(), Box::new(fetch?));
+        let order = Order::Fetch { round, dir, step, fetch };
         Some(Effect::Send { node: to.clone(), order })
     }
 
@@ -206,8 +214,9 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
     ) -> Option<FetchedStep> {
         let FetchPlan { step, missing } = plan;
         let folder = self.dirs.get(dir)?;
-        let wanted =
-            missing.iter().map(|it| Some((it.first_rank, self.fetch(folder, it.shard, &it.from, false)?)));
+        let wanted = missing
+            .iter()
+            .map(|it| Some((it.first_rank, self.fetch(folder, (it.shard, step), &it.from, false)?)));
         let fetches = wanted.collect::<Option<Vec<_>>>()?;
         let nodes: BTreeSet<&N> = missing.iter().map(|it| &it.node).collect();
         let nodes = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
@@ -266,7 +275,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
             let reason = format!("shard {shard} cannot be fetched: {reason}");
             return self.decide(now, dir, Decided::NotFetched { reason });
         };
-        let order = self.fetch_order(dir, step, node, self.fetch(folder, shard, &next, false));
+        let order = self.fetch_order(dir, step, node, self.fetch(folder, (shard, step), &next, false));
         let restoring = self.dirs.get_mut(dir).and_then(|folder| folder.restoring.as_mut());
         if let Some(missing) = restoring.and_then(|it| it.missing.iter_mut().find(is_it)) {
             missing.from = next;
@@ -309,11 +318,11 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         restoring.decided = Some(decided.clone());
         let (step, nodes, memory) = (restoring.step, restoring.nodes, restoring.memory);
         let is_breakpoint = restoring.is_breakpoint;
-        let (dir_of, mut effects) = (dir.clone(), Vec::new());
+        let (round, dir_of, mut effects) = (self.round, dir.clone(), Vec::new());
         match decided {
             Decided::Fetched => {
                 effects.push(Effect::Note(Note::Fetched { dir: dir_of.clone(), step, nodes }));
-                effects.extend(self.to_all([], &Order::Fetched { dir: dir_of, step }));
+                effects.extend(self.to_all([], &Order::Fetched { round, dir: dir_of, step }));
                 if is_breakpoint {
                     effects.extend(self.save_at_breakpoint(now, dir, step));
                 }
@@ -329,7 +338,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
                     step,
                     reason: reason.clone(),
                 }));
-                effects.extend(self.to_all([], &Order::NotFetched { dir: dir_of, step, reason }));
+                effects.extend(self.to_all([], &Order::NotFetched { round, dir: dir_of, step, reason }));
                 let why = "the training goes on from an older step, which all ranks can restore";
                 effects.extend(newer.into_iter().flat_map(|step| self.give_up(dir, step, None, why)));
             }
@@ -341,11 +350,11 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
 
     /// What a node may have missed.
     pub(super) fn repeat_fetches(&self, node: &N) -> Vec<Order> {
-        let mut orders = Vec::new();
+        let (round, mut orders) = (self.round, Vec::new());
         for (dir, folder) in &self.dirs {
             let mut order = |shard: u32, step: u64, from: &N, is_replica: bool| {
-                let fetch = self.fetch(folder, shard, from, is_replica).map(Box::new);
-                orders.extend(fetch.map(|fetch| Order::Fetch { dir: dir.clone(), step, fetch }));
+                let fetch = self.fetch(folder, (shard, step), from, is_replica).map(Box::new);
+                orders.extend(fetch.map(|fetch| Order::Fetch { round, dir: dir.clone(), step, fetch }));
             };
             for it in folder.replicas.iter().filter(|it| it.node == *node) {
                 order(it.shard, it.step, &it.from, true);
@@ -357,10 +366,10 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
                     let missing = restoring.missing.iter().filter(|it| it.node == *node);
                     missing.for_each(|it| order(it.shard, step, &it.from, false));
                 }
-                Some(Decided::Fetched) => orders.push(Order::Fetched { dir: dir.clone(), step }),
+                Some(Decided::Fetched) => orders.push(Order::Fetched { round, dir: dir.clone(), step }),
                 Some(Decided::NotFetched { reason }) => {
                     let (dir, reason) = (dir.clone(), reason.clone());
-                    orders.push(Order::NotFetched { dir, step, reason });
+                    orders.push(Order::NotFetched { round, dir, step, reason });
                 }
             }
         }
@@ -406,7 +415,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
             }
         }
         let orders = begun.iter().filter_map(|it| {
-            self.fetch_order(dir, it.step, &it.node, self.fetch(folder, it.shard, &it.from, true))
+            self.fetch_order(dir, it.step, &it.node, self.fetch(folder, (it.shard, it.step), &it.from, true))
         });
         let orders: Vec<Effect<N>> = orders.collect();
         if let Some(folder) = self.dirs.get_mut(dir) {

@@ -58,12 +58,12 @@ pub enum ToSaver {
         given_up: u32,
         reason: String,
     },
-    /// Fetch a shard of the step from the memory of another node, as a replica. Answered by `state`, or `fetch_failed`.
-    Fetch { dir: Dir, step: u64, fetch: Box<Fetch> },
+    /// Fetch a shard of the step from the memory of another node, in this round. Answered by `state`, or `fetch_failed`.
+    Fetch { round: u32, dir: Dir, step: u64, fetch: Box<Fetch> },
     /// All nodes have in memory what they were to fetch of the step that the round restores.
-    Fetched { dir: Dir, step: u64 },
+    Fetched { round: u32, dir: Dir, step: u64 },
     /// Not all of them can have it: the round restores the step before it.
-    NotFetched { dir: Dir, step: u64, reason: String },
+    NotFetched { round: u32, dir: Dir, step: u64, reason: String },
     /// Say again what the job may have missed: `state`, and each `persisted` that was not followed by `committed` or
     /// `fail`.
     Report {},

@@ -117,6 +117,8 @@ pub struct Fetch {
     pub bytes: u64,
     /// Another node has its rank.
     pub is_replica: bool,
+    /// How often the job has given the step up: what is reported of a write must be of a later try.
+    pub given_up: u32,
     pub from: FetchSource,
 }
 

@@ -14,11 +14,14 @@ use super::{
 };
 use crate::message::{
     Dir, Fetch, FetchSource, Format, FromSaver, MAX_SLOT_BYTES, MAX_STEP, MAX_WORLD, RestorePoint,
-    RestoreSource, ShardId, cut,
+    RestoreSource, ShardId, ToSaver, cut,
 };
 
 /// Fetches of a shard at the same time: one may still have to end.
 const MAX_FETCHES: usize = 2;
+
+/// Orders that wait for their round.
+const MAX_EARLY: usize = 1024;
 
 /// Slots of a replica: one is whole while the next step comes.
 const REPLICA_SLOTS: usize = 2;
@@ -30,6 +33,7 @@ pub(super) struct Fetching {
     pub(super) slot: SlotId,
     pub(super) layout: Layout,
     step: u64,
+    given_up: u32,
     from: FetchSource,
     /// There is memory for it.
     pub(super) has_slot: bool,
@@ -38,6 +42,35 @@ pub(super) struct Fetching {
 }
 
 impl Saver {
+    /// The job says something of fetches: of this round, or of one that is still to begin here, since the agent passes a
+    /// round on when its workers are about to start.
+    pub(super) fn on_fetch_order(&mut self, order: ToSaver) {
+        let (ToSaver::Fetch { round, .. }
+        | ToSaver::Fetched { round, .. }
+        | ToSaver::NotFetched { round, .. }) = order
+        else {
+            return;
+        };
+        match self.terms.as_ref().map(|terms| terms.round) {
+            Some(running) if round < running => {}
+            Some(running) if round == running => match order {
+                ToSaver::Fetch { dir, step, fetch, .. } => self.on_fetch(dir, step, *fetch),
+                ToSaver::Fetched { dir, step, .. } => self.on_fetched(&dir, step),
+                ToSaver::NotFetched { dir, step, reason, .. } => self.on_not_fetched(&dir, step, &reason),
+                _ => {}
+            },
+            _ if self.early.len() < MAX_EARLY => self.early.push(order),
+            _ => {}
+        }
+    }
+
+    /// What was said of the round before it began here.
+    pub(super) fn take_up_early(&mut self) {
+        for order in std::mem::take(&mut self.early) {
+            self.on_fetch_order(order);
+        }
+    }
+
     /// Fetches a shard of a step, unless it is here.
     pub(super) fn on_fetch(&mut self, dir: Dir, step: u64, fetch: Fetch) {
         let shard = fetch.shard;
@@ -50,7 +83,7 @@ impl Saver {
         if self.ending.is_some() || self.terms.is_none() {
             return Err("no round runs on this node".to_owned());
         }
-        let Fetch { shard, n_shards, replicated, layout_id, bytes, is_replica, from } = fetch;
+        let Fetch { shard, n_shards, replicated, layout_id, bytes, is_replica, given_up, from } = fetch;
         let is_valid = (1..=MAX_SLOT_BYTES).contains(&bytes)
             && step <= MAX_STEP
             && (1..=MAX_WORLD).contains(&n_shards)
@@ -62,7 +95,8 @@ impl Saver {
         if !self.shards.contains_key(&id) && !self.has_room_for_shard(&id) {
             return Err("this node has as many shards as it can have".to_owned());
         }
-        let facts = Facts { n_shards, replicated, rank: 0, world: 1, format: Format::Pt, replicas: 0 };
+        // The other node says the rest with the bytes.
+        let facts = Facts { n_shards, replicated, rank: 0, world: 0, format: Format::Pt, replicas: 0 };
         let known = self.shards.entry(id.clone()).or_insert_with(|| Shard::new(facts));
         if (known.facts.n_shards, known.facts.replicated) != (n_shards, replicated) {
             return Err(format!(
@@ -84,14 +118,14 @@ impl Saver {
             return Err("other steps of the shard are being fetched".to_owned());
         }
         let fetch = FetchId(self.next());
-        self.take_slot(&id, (fetch, step), (layout_id, bytes), from)
+        self.take_slot(&id, (fetch, step, given_up), (layout_id, bytes), from)
     }
 
     /// A slot that holds nothing that is needed, or a new one.
     fn take_slot(
         &mut self,
         id: &ShardId,
-        (fetch, step): (FetchId, u64),
+        (fetch, step, given_up): (FetchId, u64, u32),
         (layout_id, bytes): (u64, u64),
         from: FetchSource,
     ) -> Result<(), String> {
@@ -107,6 +141,7 @@ impl Saver {
                 slot,
                 layout,
                 step,
+                given_up,
                 from,
                 has_slot: true,
                 is_cancelled: false,
@@ -129,7 +164,8 @@ impl Saver {
         let (generation, slot) = (self.next(), SlotId(self.next()));
         let Some(shard) = self.shards.get_mut(id) else { return Ok(()) };
         let layout = layout.unwrap_or(Layout { id: layout_id, bytes, generation });
-        let fetching = Fetching { id: fetch, slot, layout, step, from, has_slot: false, is_cancelled: false };
+        let fetching =
+            Fetching { id: fetch, slot, layout, step, given_up, from, has_slot: false, is_cancelled: false };
         shard.fetching.push(fetching);
         self.effects.push(Effect::AllocateSlots { slots: vec![slot], filled: vec![slot], bytes });
         Ok(())
@@ -192,12 +228,13 @@ impl Saver {
 
     pub(super) fn on_fetch_ended(&mut self, fetch: FetchId, result: Result<Box<Fetched>, String>) {
         let (order, epoch) = (self.next(), self.settings.epoch);
+        let dirs = &self.dirs;
         let found = self.shards.iter_mut().find_map(|(id, shard)| {
             let at = shard.fetching.iter().position(|it| it.id == fetch)?;
             Some((id.clone(), shard, at))
         });
         let Some((id, shard, at)) = found else { return };
-        let Fetching { slot, step, is_cancelled, .. } = shard.fetching.remove(at);
+        let Fetching { slot, step, given_up, is_cancelled, .. } = shard.fetching.remove(at);
         let Some(slot) = shard.slot_mut(slot) else { return };
         slot.state = SlotState::Empty;
         let result = result.and_then(|fetched| {
@@ -220,10 +257,12 @@ impl Saver {
                     world: sent.world,
                     path: sent.path,
                     disk: Disk::No,
-                    given_up: 0,
+                    // The job may have said it meanwhile.
+                    given_up: given_up.max(dirs.get(&id.dir).map_or(0, |known| known.given_up(step))),
                     is_stale: false,
                     is_fetched: true,
                 });
+                shard.is_leaving = false;
                 if shard.writer.is_none() {
                     (shard.facts.rank, shard.facts.world) = (sent.rank, sent.world);
                     shard.facts.format = sent.format;
@@ -237,7 +276,7 @@ impl Saver {
     fn give_up_empty(&mut self, id: &ShardId) {
         let Some(shard) = self.shards.get_mut(id) else { return };
         let holds_any = shard.slots.iter().any(|slot| slot.held().is_some());
-        if shard.writer.is_none() && !holds_any {
+        if shard.writer.is_none() && shard.fetching.is_empty() && !holds_any {
             shard.is_leaving = true;
         }
     }

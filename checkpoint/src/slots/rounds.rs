@@ -57,9 +57,9 @@ impl Saver {
             ToSaver::Fail { dir, step, saved_in, given_up, reason } => {
                 self.on_fail(&dir, step, (saved_in, given_up), &reason);
             }
-            ToSaver::Fetch { dir, step, fetch } => self.on_fetch(dir, step, *fetch),
-            ToSaver::Fetched { dir, step } => self.on_fetched(&dir, step),
-            ToSaver::NotFetched { dir, step, reason } => self.on_not_fetched(&dir, step, &reason),
+            ToSaver::Fetch { .. } | ToSaver::Fetched { .. } | ToSaver::NotFetched { .. } => {
+                self.on_fetch_order(message);
+            }
             ToSaver::Report {} => self.report_again(),
             ToSaver::Finish { grace_ms, also_memory } => self.on_finish(grace_ms, also_memory),
         }
@@ -101,8 +101,10 @@ impl Saver {
             let here: Vec<u64> = shard.on_their_way().map(|held| held.step).collect();
             let comes = |step: u64| here.contains(&step) || awaited.is_some_and(|awaited| step <= awaited);
             shard.wishes.begin_round(comes, reason);
-            shard.is_leaving = is_moved && (!shard.is_replica || is_void);
-            shard.is_replica &= is_moved;
+            // Of a shard that was still to be fetched not even the rank is known.
+            let is_unknown = shard.facts.world == 0;
+            shard.is_leaving = is_unknown || is_moved && (!shard.is_replica || is_void);
+            shard.is_replica &= is_moved || is_unknown;
             let pins = &self.clients;
             for slot in &mut shard.slots {
                 slot.pins.retain(|connection, _| pins.contains_key(connection));
@@ -115,6 +117,7 @@ impl Saver {
         self.terms = Some(terms);
         self.listen();
         self.fetch_points();
+        self.take_up_early();
     }
 
     fn on_workers_gone(&mut self, round: u32) {
@@ -143,7 +146,8 @@ impl Saver {
     }
 
     pub(super) fn tell_state(&mut self) {
-        let known = self.shards.iter().filter(|(_, shard)| !shard.is_leaving);
+        // Of a shard that was never here, nothing is known before it is fetched.
+        let known = self.shards.iter().filter(|(_, shard)| !shard.is_leaving && shard.facts.world > 0);
         let shards = known.map(|(id, shard)| shard.state(id, self.disk_step(&id.dir), self.endpoint.clone()));
         let shards: Vec<ShardState> = shards.collect();
         let round = self.terms.as_ref().map(|terms| terms.round);

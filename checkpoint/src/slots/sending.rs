@@ -3,7 +3,6 @@
 use super::{
     Saver,
     api::{Effect, SendId, Sent},
-    shard::Slot,
 };
 use crate::message::{Endpoint, ShardId};
 
@@ -75,6 +74,8 @@ impl Saver {
 
     pub(super) fn on_send_ended(&mut self, send: SendId) {
         let slots = self.shards.values_mut().flat_map(|shard| &mut shard.slots);
-        slots.for_each(|slot: &mut Slot| drop(slot.sends.remove(&send)));
+        for slot in slots {
+            slot.sends.remove(&send);
+        }
     }
 }
