@@ -42,6 +42,8 @@ pub use api::{
     PersistId, Process, SendId, Sent, Settings, SlotId, Written,
 };
 
+pub use sending::MAX_SENDS;
+
 use crate::{
     Moment,
     message::{Dir, Endpoint, ShardId, ToSaver},

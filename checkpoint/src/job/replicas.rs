@@ -13,8 +13,9 @@ use crate::{
     message::{Dir, Fetch, FetchSource, FetchedStep, MAX_REPLICAS, ShardState, cut},
 };
 
-/// Nodes that fetch a step from one node at most. For more, the disk is the better place.
-const MAX_READERS: u32 = 8;
+/// Nodes that fetch a step from one node at most: each has four connections, and a saver sends to 16. For more, the disk
+/// is the better place.
+const MAX_READERS: usize = 4;
 
 /// A shard that a node fetches as a replica.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,7 +119,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
             });
         }
         let step = steps?.into_iter().next_back()?;
-        let mut readers = BTreeMap::new();
+        let mut readers: BTreeMap<N, BTreeSet<N>> = BTreeMap::new();
         let mut missing = Vec::new();
         for shard in 0..facts.n_shards {
             for member in self.needing(folder, facts, shard)? {
@@ -127,8 +128,9 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
                 if own.is_some_and(|state| state.steps.contains(&step)) {
                     continue;
                 }
-                let from = self.next_source(folder, facts, (shard, step), &BTreeSet::new(), &readers)?;
-                *readers.entry(from.clone()).or_insert(0) += 1;
+                let from =
+                    self.next_source(folder, facts, (shard, step), &member.node, &BTreeSet::new(), &readers)?;
+                readers.entry(from.clone()).or_default().insert(member.node.clone());
                 missing.push(Missing {
                     node: member.node.clone(),
                     first_rank: member.first_rank,
@@ -161,21 +163,26 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         (is_kept && is_reached).then_some(state)
     }
 
-    /// The member that the fewest others read a step from.
+    /// The member that the fewest others read a step from, for one more.
+    #[expect(clippy::too_many_arguments, reason = "what is fetched, and what is known of those that have it")]
     fn next_source(
         &self,
         folder: &JobFolder<N>,
         facts: Facts,
         (shard, step): (u32, u64),
+        to: &N,
         tried: &BTreeSet<N>,
-        readers: &BTreeMap<N, u32>,
+        readers: &BTreeMap<N, BTreeSet<N>>,
     ) -> Option<N> {
         let can_give = |member: &&Member<N>| {
             let state = folder.holders.state(&member.node, shard);
             let state = state.and_then(|state| self.source(member, facts, state));
             state.is_some_and(|state| state.steps.contains(&step)) && !tried.contains(&member.node)
         };
-        let count = |member: &&Member<N>| readers.get(&member.node).copied().unwrap_or(0);
+        // One that it reads from already counts as free.
+        let count = |member: &&Member<N>| {
+            readers.get(&member.node).map_or(0, |nodes| if nodes.contains(to) { 0 } else { nodes.len() })
+        };
         let able = self.members.iter().filter(can_give);
         able.filter(|member| count(member) < MAX_READERS).min_by_key(count).map(|it| it.node.clone())
     }
@@ -270,7 +277,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         let next = folder
             .holders
             .facts()
-            .and_then(|facts| self.next_source(folder, facts, (shard, step), &tried, &BTreeMap::new()));
+            .and_then(|facts| self.next_source(folder, facts, (shard, step), node, &tried, &BTreeMap::new()));
         let Some(next) = next else {
             let reason = format!("shard {shard} cannot be fetched: {reason}");
             return self.decide(now, dir, Decided::NotFetched { reason });

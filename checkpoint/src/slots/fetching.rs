@@ -17,8 +17,8 @@ use crate::message::{
     RestoreSource, ShardId, ToSaver, cut,
 };
 
-/// Fetches of a shard at the same time: one may still have to end.
-const MAX_FETCHES: usize = 2;
+/// Fetches of a shard at the same time: those of earlier rounds may still have to end.
+const MAX_FETCHES: usize = 16;
 
 /// Orders that wait for their round.
 const MAX_EARLY: usize = 1024;
@@ -115,7 +115,7 @@ impl Saver {
             return Ok(());
         }
         if known.fetching.len() >= MAX_FETCHES {
-            return Err("other steps of the shard are being fetched".to_owned());
+            return Err(format!("{MAX_FETCHES} fetches of the shard have not ended yet"));
         }
         let fetch = FetchId(self.next());
         self.take_slot(&id, (fetch, step, given_up), (layout_id, bytes), from)
@@ -129,9 +129,12 @@ impl Saver {
         (layout_id, bytes): (u64, u64),
         from: FetchSource,
     ) -> Result<(), String> {
+        let point = self.terms.as_ref().and_then(|terms| terms.restore.get(&id.dir));
+        // What is restored if the fetch fails.
+        let kept = point.filter(|point| point.source == RestoreSource::Memory).map(|point| point.step);
         let Some(shard) = self.shards.get_mut(id) else { return Ok(()) };
         let layout = shard.layout.filter(|layout| (layout.id, layout.bytes) == (layout_id, bytes));
-        if let (Some(layout), Some(slot)) = (layout, shard.spare()) {
+        if let (Some(layout), Some(slot)) = (layout, shard.spare(kept)) {
             let Some(slot) = shard.slot_mut(slot) else { return Ok(()) };
             let sends = std::mem::take(&mut slot.sends);
             (slot.state, slot.is_filled) = (SlotState::Fetching(fetch), true);
@@ -341,13 +344,18 @@ impl Saver {
 }
 
 impl Shard {
-    /// A slot of the layout that a fetch may take: one without a step; of a replica, also one whose step is not the newest.
-    fn spare(&self) -> Option<SlotId> {
+    /// A slot of the layout that a fetch may take: one without a step, or with one that is not needed. Of a replica that is
+    /// each but the newest; of a shard that is restored, before any worker saves, each but the one that is `kept`.
+    fn spare(&self, kept: Option<u64>) -> Option<SlotId> {
         let newest = self.newest().map(|slot| slot.id);
         let is_spare = |slot: &&Slot| match &slot.state {
             _ if slot.is_checked || !slot.pins.is_empty() => false,
             SlotState::Empty => !slot.is_filling,
-            SlotState::Whole(held) => self.is_replica && newest != Some(slot.id) && held.disk == Disk::No,
+            SlotState::Whole(held) => {
+                let is_needed =
+                    if self.is_replica { newest == Some(slot.id) } else { kept == Some(held.step) };
+                !is_needed && held.disk == Disk::No
+            }
             _ => false,
         };
         // What a save would take first is left to it.

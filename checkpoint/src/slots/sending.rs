@@ -7,7 +7,7 @@ use super::{
 use crate::message::{Endpoint, ShardId};
 
 /// Slots that are sent at the same time: more only make each of them slower.
-const MAX_SENDS: usize = 16;
+pub const MAX_SENDS: usize = 16;
 
 impl Saver {
     /// In a round of several nodes others may need what is here.

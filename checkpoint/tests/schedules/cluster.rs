@@ -278,6 +278,8 @@ impl Cluster {
         for effect in effects {
             match effect {
                 Effect::Send { node, order } => self.orders.entry(node).or_default().push_back(order.into()),
+                // What all were to restore is given up, on disk too.
+                Effect::Note(Note::NotFetched { .. }) => self.has_failed = true,
                 Effect::Note(Note::Committed { .. }) => assert!(self.disk.tracker.is_some()),
                 Effect::Note(_) => {}
             }
