@@ -52,6 +52,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
             return refuse("too many shards wait for the others of their steps".to_owned());
         }
         let until = now.plus(self.save_timeout_ms);
+        let is_left_behind = self.is_left_behind(dir, step, saved_in);
         let folder = self.dirs.entry(dir.clone()).or_default();
         let is_it = |failure: &&Failure| saved_in <= failure.saved_in && given_up < failure.count;
         if let Some(failure) = folder.failed.get(&step).filter(is_it) {
@@ -65,6 +66,9 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
             if folder.is_behind(step, saved_in) {
                 // Said again, since the acknowledgement was lost; or a newer step counts, which is as good.
                 return vec![Effect::Send { node: node.clone(), order: self.outcome(dir, step, saved_in) }];
+            }
+            if is_left_behind {
+                return refuse("the training goes on from an older step".to_owned());
             }
             if folder.saves.len() >= MAX_SAVES {
                 return refuse(format!("{MAX_SAVES} steps of {dir} are on their way to disk, the maximum"));
@@ -91,6 +95,17 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         }
         save.files.insert(file.shard, (node.clone(), file));
         self.commit_next(now, dir)
+    }
+
+    /// The round that runs restores an older step, and its ranks were told so before the job heard of this one: it must not
+    /// count after that.
+    fn is_left_behind(&self, dir: &Dir, step: u64, saved_in: u32) -> bool {
+        let point = self.points.iter().find(|point| point.dir == *dir);
+        let is_newer = point.is_some_and(|point| {
+            let fetched = point.fetched.as_ref().map(|fetched| fetched.step);
+            step > point.step && Some(step) > point.pending && Some(step) > fetched
+        });
+        self.awaited.is_none() && saved_in < self.round && is_newer
     }
 
     /// What a node is to do with a shard of a step that is decided.

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Effect, JobCheckpoints, Member, Note, folder::Save, persist, replicas::FetchPlan};
+use super::{
+    Effect, JobCheckpoints, Member, Note, folder::Save, holders::Facts, persist, replicas::FetchPlan,
+};
 use crate::{
     Moment,
     message::{Dir, RestorePoint, RestoreSource},
@@ -213,7 +215,12 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         let is_ready = |dir: &&Dir| {
             let Some(holders) = self.dirs.get(*dir).map(|folder| &folder.holders) else { return false };
             let has_first = || holders.states().any(|(_, _, state)| state.rank == 0);
-            holders.facts().is_some_and(|facts| all_are_here || facts.n_shards > 1 || has_first())
+            // Of a shard with replicas not all holders are known yet: the one that is missing may have a newer step.
+            let is_known = |facts: Facts| match facts.n_shards {
+                1 => has_first(),
+                _ => !holders.has_replicas(),
+            };
+            holders.facts().is_some_and(|facts| all_are_here || is_known(facts))
         };
         let ready: Vec<Dir> = self.dirs.keys().filter(is_ready).cloned().collect();
         ready.iter().flat_map(|dir| self.save_newest(now, dir)).collect()

@@ -1,6 +1,7 @@
 //! Reports in, whole lists of orders out.
 
 mod hostile;
+mod replicas;
 mod rounds;
 mod saving;
 
