@@ -347,7 +347,9 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
                 }));
                 effects.extend(self.to_all([], &Order::NotFetched { round, dir: dir_of, step, reason }));
                 let why = "the training goes on from an older step, which all ranks can restore";
-                effects.extend(newer.into_iter().flat_map(|step| self.give_up(dir, step, None, why)));
+                // Workers of this round save only now: their steps of these numbers are others.
+                let saved_in = Some(round.saturating_sub(1));
+                effects.extend(newer.into_iter().flat_map(|step| self.give_up(dir, step, saved_in, why)));
             }
         }
         effects.extend(self.commit_next(now, dir));

@@ -247,9 +247,15 @@ impl WorkerGroup {
         effects
     }
 
-    pub(super) fn on_checkpoint_order(&self, order: Order) -> Vec<Effect> {
+    pub(super) fn on_checkpoint_order(&mut self, now: Moment, order: Order) -> Vec<Effect> {
         if self.checkpoints.saver == Saver::Running {
             return vec![tell(order.into())];
+        }
+        // All ranks of the job wait for the manifest, which a node that is lost may even have written.
+        if matches!(order, Order::Commit { .. }) && self.wants_saver() {
+            let mut effects = self.on_saver_wanted(now);
+            effects.push(tell(order.into()));
+            return effects;
         }
         match order {
             Order::Commit { dir, step, .. } => {
