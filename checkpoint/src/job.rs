@@ -13,6 +13,7 @@ mod ending;
 mod folder;
 mod holders;
 mod order;
+mod replicas;
 mod reports;
 mod round;
 #[cfg(test)]
@@ -26,7 +27,7 @@ pub use order::{Effect, Note, Order};
 
 use crate::{
     Moment,
-    message::{Dir, MAX_STEPS, MAX_WORLD, RestorePoint, ShardState},
+    message::{Dir, MAX_STEPS, MAX_TEXT, MAX_WORLD, RestorePoint, ShardState},
 };
 use folder::{JobFolder, Save};
 
@@ -46,6 +47,17 @@ pub struct Member<N> {
     pub node: N,
     pub first_rank: u32,
     pub local_world_size: u32,
+    /// Where other nodes reach it.
+    pub address: String,
+    /// What it has in memory of shards that are not replicated belongs to other ranks than its own.
+    pub is_void: bool,
+}
+
+impl<N> Member<N> {
+    /// Whether a rank is one of this node.
+    pub(crate) const fn has(&self, rank: u32) -> bool {
+        rank >= self.first_rank && rank < self.first_rank.saturating_add(self.local_world_size)
+    }
 }
 
 /// The checkpoints of a job. `N` is the id of a node.
@@ -95,14 +107,20 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
             awaited.remove(node);
             return self.break_all(now);
         }
-        touched.iter().flat_map(|dir| self.coordinate(now, dir)).collect()
+        let mut effects = self.note_fetched(now, node);
+        for dir in &touched {
+            effects.extend(self.coordinate(now, dir));
+            effects.extend(self.spread(now, dir));
+        }
+        effects
     }
 
     /// A node is gone, and its memory with it.
     pub fn on_gone(&mut self, now: Moment, node: &N) -> Vec<Effect<N>> {
         self.forget_state(node);
         self.members.retain(|member| member.node != *node);
-        let mut effects = self.fail_lost(now, node);
+        let mut effects = self.fetches_lost(now, node);
+        effects.extend(self.fail_lost(now, node));
         effects.extend(self.replace_committer(now, node));
         if let Some(awaited) = &mut self.awaited {
             awaited.remove(node);
@@ -114,14 +132,15 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
     /// When to call [`JobCheckpoints::on_deadline`] if nothing happens first.
     #[must_use]
     pub fn deadline(&self) -> Option<Moment> {
-        self.dirs.values().flat_map(|folder| folder.saves.values()).map(|save| save.until).min()
+        let saves = self.dirs.values().flat_map(|folder| folder.saves.values()).map(|save| save.until);
+        saves.chain(self.dirs.values().filter_map(JobFolder::fetch_deadline)).min()
     }
 
     /// Gives up what took too long. A manifest is waited for as long as its node lives, and ordered again: it may be
     /// written at any time, so its files must stay.
     pub fn on_deadline(&mut self, now: Moment) -> Vec<Effect<N>> {
         let (seconds, until) = (self.save_timeout_ms / 1000, now.plus(self.save_timeout_ms));
-        let (mut effects, mut late) = (Vec::new(), Vec::new());
+        let (mut effects, mut late) = (self.end_late_fetches(now), Vec::new());
         for (dir, folder) in &mut self.dirs {
             for (step, save) in folder.saves.iter_mut().filter(|(_, save)| save.until <= now) {
                 if let (Some(node), Some(manifest)) = (save.committer.clone(), save.manifest(*step)) {
@@ -159,7 +178,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
                 let step = *step;
                 let is_missing = |(shard, of): (&u32, &N)| of == node && !save.files.contains_key(shard);
                 if save.ordered.iter().any(is_missing) {
-                    orders.push(Order::Persist { dir: dir(), step });
+                    orders.push(persist(folder, &dir(), step, node, save));
                 }
                 if let Some(manifest) = save.manifest(step).filter(|_| save.committer.as_ref() == Some(node))
                 {
@@ -167,6 +186,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
                 }
             }
         }
+        orders.extend(self.repeat_fetches(node));
         for point in &self.points {
             let failed =
                 self.dirs.get(&point.dir).and_then(|folder| folder.failed.get_key_value(&point.pending?));
@@ -213,13 +233,21 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
     }
 }
 
+/// The order to a node to write its shards of a step.
+fn persist<N: Ord + Clone>(folder: &JobFolder<N>, dir: &Dir, step: u64, node: &N, save: &Save<N>) -> Order {
+    let is_replica = |shard: &u32| folder.holders.state(node, *shard).is_some_and(|state| state.is_replica);
+    let own = save.ordered.iter().filter(|(_, of)| *of == node).map(|(shard, _)| *shard);
+    Order::Persist { dir: dir.clone(), step, replicas: own.filter(is_replica).collect() }
+}
+
 /// A state whose numbers fit together, with as many steps as there can be.
 fn bounded(mut state: ShardState) -> Option<ShardState> {
     let counts = 1..=MAX_WORLD;
     let holds = counts.contains(&state.n_shards)
         && counts.contains(&state.world)
         && state.shard < state.n_shards
-        && state.rank < state.world;
+        && state.rank < state.world
+        && state.endpoint.as_ref().is_none_or(|it| it.ticket.len() <= MAX_TEXT);
     for steps in [&mut state.steps, &mut state.wishes] {
         steps.retain(|step| *step <= crate::message::MAX_STEP);
         steps.sort_unstable();

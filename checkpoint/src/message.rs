@@ -17,7 +17,8 @@ pub use limits::*;
 pub use reply::{ErrorCode, Refusal, Reply, ShardStatus, SlotOffer, SlotStatus, Source, Status, WaitState};
 pub use request::{Hello, Request, RequestError, Wish};
 pub use shard::{
-    FileSum, Format, Keep, RestorePoint, RestoreSource, Role, ShardFile, ShardId, ShardState, Storage,
+    Endpoint, Fetch, FetchSource, FetchedStep, FileSum, Format, Keep, RestorePoint, RestoreSource, Role,
+    ShardFile, ShardId, ShardState, Storage,
 };
 
 /// The version of the client's protocol: `v` of `hello` and `welcome`. A field that changes its meaning raises it, a new

@@ -10,6 +10,8 @@
 //! A slot is memory that the shell owns; this machine knows only its number, its size and its state. A slot is read
 //! only after `commit`, or after the death of its writer: both are synchronisation points of the kernel.
 //!
+//! A slot may also get its bytes from another node ([`fetching`]), and be sent to one ([`sending`]).
+//!
 //! A step of several shards goes to disk when the job says so ([`crate::message::ToSaver::Persist`]), because each
 //! saver would take another one when the disk is slower than the saves, and no step would ever be complete. The only
 //! shard of a step goes at once.
@@ -19,11 +21,13 @@ mod api;
 mod client;
 mod clients;
 mod ending;
+mod fetching;
 mod folders;
 mod loading;
 mod persisting;
 mod rounds;
 mod saving;
+mod sending;
 mod shard;
 mod status;
 #[cfg(test)]
@@ -34,13 +38,15 @@ mod wishes;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use api::{
-    CheckId, Connection, Effect, Event, Fds, FileCheck, NoRoom, Persist, PersistId, Process, Settings,
-    SlotId, Written,
+    CheckId, Connection, Effect, Event, Fds, FetchId, FetchOrder, Fetched, FileCheck, NoRoom, Persist,
+    PersistId, Process, SendId, Sent, Settings, SlotId, Written,
 };
+
+pub use sending::MAX_SENDS;
 
 use crate::{
     Moment,
-    message::{Dir, ShardId},
+    message::{Dir, Endpoint, ShardId, ToSaver},
 };
 use client::Client;
 use ending::Ending;
@@ -69,6 +75,11 @@ pub struct Saver {
     /// What this node has changed in a way that the job waits for.
     must_tell_state: bool,
     bytes_per_second: Option<u64>,
+    is_listening: bool,
+    /// Orders about fetches of a round that is still to begin here.
+    early: Vec<ToSaver>,
+    /// Where other nodes reach this saver.
+    endpoint: Option<Endpoint>,
     count: u64,
     effects: Vec<Effect>,
 }
@@ -91,6 +102,9 @@ impl Saver {
             ending: None,
             must_tell_state: false,
             bytes_per_second: None,
+            is_listening: false,
+            early: Vec::new(),
+            endpoint: None,
             count: 0,
             effects: Vec::new(),
         }
@@ -116,6 +130,12 @@ impl Saver {
             Event::ManifestWritten { dir, step, result } => self.on_manifest_written(&dir, step, result),
             Event::FolderRead { dir, result } => self.on_folder_read(&dir, result),
             Event::FilesChecked { check, result } => self.on_files_checked(check, result),
+            Event::Listening { result } => self.on_listening(result),
+            Event::Asked { send, shard, step, layout_id, bytes } => {
+                self.on_asked(send, &shard, step, (layout_id, bytes));
+            }
+            Event::SendEnded { send } => self.on_send_ended(send),
+            Event::FetchEnded { fetch, result } => self.on_fetch_ended(fetch, result),
             Event::Agent(message) => self.on_agent(message),
             Event::AgentGone => self.on_agent_gone(),
             Event::Deadline => {}

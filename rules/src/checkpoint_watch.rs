@@ -61,6 +61,7 @@ impl CheckpointWatch {
             CheckpointReport::Kept
             | CheckpointReport::InMemory { .. }
             | CheckpointReport::Committed { .. }
+            | CheckpointReport::FetchFailed { .. }
             | CheckpointReport::Failed { shard: None, .. } => {}
         }
     }

@@ -20,6 +20,8 @@ pub enum CheckpointReport {
     Committed { dir: Dir, step: u64 },
     /// The node cannot write this shard, or the manifest, of a step.
     Failed { dir: Dir, step: u64, shard: Option<u32>, saved_in: Option<u32>, reason: String },
+    /// The node cannot fetch this shard of a step from the memory of another node.
+    FetchFailed { dir: Dir, step: u64, shard: u32, reason: String },
     /// The saver has ended: nothing more will be written here.
     Closed,
 }

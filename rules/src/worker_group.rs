@@ -333,7 +333,7 @@ impl WorkerGroup {
             Push::JobEnd(verdict) => self.on_job_ended(now, verdict),
             Push::DumpStacks { round, episode } => self.on_dump_ordered(now, round, episode),
             Push::Hang(notice) => self.on_hang(now, notice),
-            Push::Checkpoint(order) => self.on_checkpoint_order(order),
+            Push::Checkpoint(order) => self.on_checkpoint_order(now, order),
         }
     }
 

@@ -98,6 +98,12 @@ pub struct Place {
 }
 
 impl Assignment {
+    /// Whether this node fetches something of what is restored from the memory of other nodes.
+    #[must_use]
+    pub fn fetches(&self) -> bool {
+        self.restore.iter().any(|point| point.fetched.as_ref().is_some_and(|it| !it.fetches.is_empty()))
+    }
+
     /// The ranks of a worker; `None` when there is no such local rank.
     #[must_use]
     pub fn place(&self, local_rank: LocalRank) -> Option<Place> {
@@ -162,7 +168,7 @@ impl World {
                 master_port: self.master_port,
                 restore_from_disk: member.restore_from_disk,
                 fence: self.fence.clone(),
-                restore: self.restore.clone(),
+                restore: own(&self.restore, first_rank),
             };
             first_rank = first_rank.saturating_add(member.local_world_size);
             *first_role_rank = first_role_rank.saturating_add(member.local_world_size);
@@ -175,6 +181,16 @@ impl World {
     pub fn assignment(&self, node: &NodeId) -> Option<Assignment> {
         self.assignments().find(|(member, _)| member.node_id == *node).map(|(_, assignment)| assignment)
     }
+}
+
+/// What all nodes restore, with what the node of this first rank fetches for it: a world of thousands of nodes has
+/// thousands of fetches, and a node needs no ticket of others.
+fn own(points: &[RestorePoint], first_rank: u32) -> Vec<RestorePoint> {
+    let mut points = points.to_vec();
+    for fetched in points.iter_mut().filter_map(|point| point.fetched.as_mut()) {
+        fetched.fetches.retain(|(rank, _)| *rank == first_rank);
+    }
+    points
 }
 
 /// The address at which all members reach the node of rank 0: its own, unless that is a loopback address and some

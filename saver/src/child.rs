@@ -5,6 +5,7 @@ mod check;
 mod clients;
 mod connection;
 mod effects;
+mod fetching;
 mod folder;
 mod input;
 mod listener;
@@ -12,11 +13,13 @@ mod memory;
 mod output;
 mod peer;
 mod persist;
+mod sending;
 mod session;
 mod slot_file;
 mod staged;
 mod temporary;
 mod threads;
+mod transfer;
 
 use std::{
     env,
@@ -28,7 +31,7 @@ use std::{
     time::Duration,
 };
 
-use checkpoint::slots::Settings;
+use checkpoint::{message::TICKET_LEN, slots::Settings};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -118,7 +121,8 @@ fn start() -> io::Result<()> {
             let _watched_by_thread_too = launcher.readable().await.is_ok();
             let _loop_ended = died.send(Input::AgentGone).await;
         });
-        Session::new(settings, agent, (sender, inputs)).run().await;
+        let ticket = ticket()?;
+        Session::new(settings, ticket, agent, (sender, inputs)).run().await;
         Ok(())
     })
 }
@@ -157,6 +161,13 @@ fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(u64::from_ne_bytes(bytes) >> 11)
+}
+
+/// What a saver of another node must show.
+fn ticket() -> io::Result<String> {
+    let mut bytes = [0; TICKET_LEN / 2];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 #[expect(clippy::print_stderr, reason = "the agent reads it, and there is no log here")]

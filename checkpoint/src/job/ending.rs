@@ -12,6 +12,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
     pub fn take_over(&mut self, round: u32, members: Vec<Member<N>>) {
         (self.round, self.members, self.awaited) = (round, members, None);
         self.points.clear();
+        self.dirs.values_mut().for_each(super::JobFolder::forget_fetches);
     }
 
     /// The job has ended, and every node has said what it has in memory for the last time: what not all shards have will

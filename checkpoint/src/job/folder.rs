@@ -4,7 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{Member, Order, holders::Holders};
+use super::{
+    Member, Order,
+    holders::Holders,
+    replicas::{Replica, Restoring},
+};
 use crate::{
     Moment,
     manifest::{Manifest, VERSION},
@@ -122,6 +126,13 @@ pub(super) struct JobFolder<N: Ord> {
     /// rank that hears of a failure restores the newest step that counts by then, so all must have heard of that before.
     pub(super) postponed: BTreeMap<u64, (Option<u32>, String)>,
     pub(super) failed: BTreeMap<u64, Failure>,
+    /// The step that the round restores, if nodes fetch it from others.
+    pub(super) restoring: Option<Restoring<N>>,
+    /// Replicas that are on their way, and the step of the newest.
+    pub(super) replicas: Vec<Replica<N>>,
+    pub(super) spread: Option<u64>,
+    /// A replica waits for the end of the one before.
+    pub(super) is_behind: bool,
 }
 
 impl<N: Ord> Default for JobFolder<N> {
@@ -134,6 +145,10 @@ impl<N: Ord> Default for JobFolder<N> {
             saves: BTreeMap::new(),
             postponed: BTreeMap::new(),
             failed: BTreeMap::new(),
+            restoring: None,
+            replicas: Vec::new(),
+            spread: None,
+            is_behind: false,
         }
     }
 }

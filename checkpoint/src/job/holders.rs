@@ -89,6 +89,17 @@ impl<N: Ord + Clone> Holders<N> {
         self.shards.get(&shard)?.get(node)
     }
 
+    /// What nodes have of a shard.
+    pub(super) fn of_shard(&self, shard: u32) -> impl Iterator<Item = (&N, &ShardState)> {
+        self.shards.get(&shard).into_iter().flatten()
+    }
+
+    /// Whether a shard has replicas, as the first of them says: a job has one number for all.
+    pub(super) fn has_replicas(&self) -> bool {
+        let first = self.shards.values().next().into_iter().flat_map(BTreeMap::values);
+        first.map(|state| state.replicas).max() > Some(0)
+    }
+
     pub(super) fn states(&self) -> impl Iterator<Item = (u32, &N, &ShardState)> {
         let shards = self.shards.iter();
         shards.flat_map(|(shard, holders)| holders.iter().map(|(node, state)| (*shard, node, state)))
@@ -148,11 +159,12 @@ impl<N: Ord + Clone> Holders<N> {
         self.newest_first().find(|step| self.is_common(*step))
     }
 
-    /// For each shard the node that is to write a step: the one with the lowest rank.
+    /// For each shard the node that is to write a step: one whose rank has saved it, the lowest.
     pub(super) fn writers(&self, step: u64) -> BTreeMap<u32, N> {
         let writer = |holders: &BTreeMap<N, ShardState>| {
             let able = holders.iter().filter(|(_, state)| state.steps.contains(&step));
-            able.min_by_key(|(node, state)| (state.rank, *node)).map(|(node, _)| node.clone())
+            able.min_by_key(|(node, state)| (state.is_replica, state.rank, *node))
+                .map(|(node, _)| node.clone())
         };
         self.shards.iter().filter_map(|(shard, holders)| Some((*shard, writer(holders)?))).collect()
     }

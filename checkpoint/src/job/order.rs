@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     manifest::Manifest,
-    message::{Dir, ToSaver},
+    message::{Dir, Fetch, ToSaver},
 };
 
 /// An order to the saver of a node. The agent passes it on.
@@ -14,10 +14,16 @@ pub enum Order {
     Commit { dir: Dir, step: u64, manifest: Box<Manifest> },
     /// The step counts.
     Committed { dir: Dir, step: u64 },
-    /// Write all shards of the step that the node has.
-    Persist { dir: Dir, step: u64 },
+    /// Write all shards of the step that ranks of the node have saved, and these, which it has as replicas.
+    Persist { dir: Dir, step: u64, replicas: Vec<u32> },
     /// The step will not count, unless it was saved after round `saved_in`. It was given up so often by now.
     Fail { dir: Dir, step: u64, saved_in: u32, given_up: u32, reason: String },
+    /// Fetch a shard of the step from the memory of another node. Answered by what is in memory then, or `fetch_failed`.
+    Fetch { round: u32, dir: Dir, step: u64, fetch: Box<Fetch> },
+    /// All nodes have the step that the round restores.
+    Fetched { round: u32, dir: Dir, step: u64 },
+    /// Not all of them can have it.
+    NotFetched { round: u32, dir: Dir, step: u64, reason: String },
 }
 
 impl From<Order> for ToSaver {
@@ -25,10 +31,13 @@ impl From<Order> for ToSaver {
         match order {
             Order::Commit { dir, step, manifest } => Self::Commit { dir, step, manifest },
             Order::Committed { dir, step } => Self::Committed { dir, step },
-            Order::Persist { dir, step } => Self::Persist { dir, step },
+            Order::Persist { dir, step, replicas } => Self::Persist { dir, step, replicas },
             Order::Fail { dir, step, saved_in, given_up, reason } => {
                 Self::Fail { dir, step, saved_in: Some(saved_in), given_up, reason }
             }
+            Order::Fetch { round, dir, step, fetch } => Self::Fetch { round, dir, step, fetch },
+            Order::Fetched { round, dir, step } => Self::Fetched { round, dir, step },
+            Order::NotFetched { round, dir, step, reason } => Self::NotFetched { round, dir, step, reason },
         }
     }
 }
@@ -42,6 +51,10 @@ pub enum Note {
     Failed { dir: Dir, step: u64, reason: String },
     /// The workers have ended, and the newest step in memory is written.
     SavedAtBreakpoint { dir: Dir, step: u64 },
+    /// So many nodes have fetched what the round restores from the memory of others.
+    Fetched { dir: Dir, step: u64, nodes: u32 },
+    /// A node cannot; an older step is restored.
+    NotFetched { dir: Dir, step: u64, reason: String },
 }
 
 /// An effect of the job's side.

@@ -52,6 +52,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
             return refuse("too many steps wait for the rest of their shards".to_owned());
         }
         let until = now.plus(self.save_timeout_ms);
+        let is_left_behind = self.is_left_behind(dir, step, saved_in);
         let folder = self.dirs.entry(dir.clone()).or_default();
         let is_it = |failure: &&Failure| saved_in <= failure.saved_in && given_up < failure.count;
         if let Some(failure) = folder.failed.get(&step).filter(is_it) {
@@ -65,6 +66,9 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
             if folder.is_behind(step, saved_in) {
                 // Said again, since the acknowledgement was lost; or a newer step counts, which is as good.
                 return vec![Effect::Send { node: node.clone(), order: self.outcome(dir, step, saved_in) }];
+            }
+            if is_left_behind {
+                return refuse("the training goes on from an older step".to_owned());
             }
             if folder.saves.len() >= MAX_SAVES {
                 return refuse(format!("{MAX_SAVES} steps of {dir} are being written to disk, the maximum"));
@@ -93,6 +97,17 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         self.commit_next(now, dir)
     }
 
+    /// The round that runs restores an older step, and its ranks were told so before the job heard of this one: it must not
+    /// count after that.
+    fn is_left_behind(&self, dir: &Dir, step: u64, saved_in: u32) -> bool {
+        let point = self.points.iter().find(|point| point.dir == *dir);
+        let is_newer = point.is_some_and(|point| {
+            let fetched = point.fetched.as_ref().map(|fetched| fetched.step);
+            step > point.step && Some(step) > point.pending && Some(step) > fetched
+        });
+        self.awaited.is_none() && saved_in < self.round && is_newer
+    }
+
     /// What a node is to do with a shard of a step that is decided.
     fn outcome(&self, dir: &Dir, step: u64, saved_in: u32) -> Order {
         if self.committed(dir) == Some(step) {
@@ -106,7 +121,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
     pub(super) fn commit_next(&mut self, now: Moment, dir: &Dir) -> Vec<Effect<N>> {
         let until = now.plus(self.save_timeout_ms);
         let Some(folder) = self.dirs.get_mut(dir) else { return Vec::new() };
-        if folder.saves.values().any(|save| save.committer.is_some()) {
+        if folder.saves.values().any(|save| save.committer.is_some()) || folder.is_restoring() {
             return Vec::new();
         }
         let complete = folder.saves.iter_mut().rev().find(|(_, save)| save.is_complete());

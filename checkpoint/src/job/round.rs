@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Effect, JobCheckpoints, Member, Note, Order, folder::Save};
+use super::{
+    Effect, JobCheckpoints, Member, Note, folder::Save, holders::Facts, persist, replicas::FetchPlan,
+};
 use crate::{
     Moment,
     message::{Dir, RestorePoint, RestoreSource},
@@ -12,7 +14,10 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
     /// The round is over: its workers end, because something failed or another set of nodes is to run. What is in memory
     /// goes to disk as soon as the nodes have said what that is; until then nothing is known of their memory.
     pub fn end_round(&mut self) {
-        self.dirs.values_mut().for_each(|folder| folder.holders.clear());
+        for folder in self.dirs.values_mut() {
+            folder.holders.clear();
+            folder.forget_fetches();
+        }
         self.awaited = Some(self.members.iter().map(|member| member.node.clone()).collect());
     }
 
@@ -29,6 +34,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         let is_member = |node: &N| self.members.iter().any(|member| member.node == *node);
         for folder in self.dirs.values_mut() {
             folder.holders.retain(is_member);
+            folder.forget_fetches();
             // A saver that was gone may be there again.
             folder.saves.values_mut().for_each(|save| save.unable.retain(|node| !is_member(node)));
         }
@@ -42,25 +48,30 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
             self.adopt_wishes(now, dir);
             let disk = self.committed(dir);
             let memory = self.memory_step(dir, world).filter(|step| Some(*step) >= disk);
-            if memory.is_none() && was_broken {
+            let plan = self.plan(dir, world, memory.max(disk)).filter(|plan| Some(plan.step) > memory);
+            // What is restored, if all nodes can have it.
+            let best = plan.as_ref().map(|plan| plan.step).or(memory);
+            if best.is_none() && was_broken {
                 effects.extend(self.save_newest(now, dir));
             }
-            let (pending, given_up) = self.choose_pending(dir, memory, disk);
+            let (pending, given_up) = self.choose_pending(dir, best, disk);
             effects.extend(given_up);
-            if let Some(step) = memory.filter(|_| was_broken && pending.is_none()) {
+            if let Some(step) = memory.filter(|_| was_broken && pending.is_none() && plan.is_none()) {
                 effects.extend(self.save_at_breakpoint(now, dir, step));
             }
+            let plan = plan.filter(|_| pending.is_none());
             if let Some(folder) = self.dirs.get_mut(dir) {
-                folder.holders.keep_up_to(memory);
+                folder.holders.keep_up_to(plan.as_ref().map(|plan| plan.step).or(memory));
             }
+            let fetched = plan.and_then(|plan| self.start_restoring(now, dir, plan, memory, was_broken));
             let given_up = pending.and_then(|step| self.dirs.get(dir)?.failed.get(&step));
             let given_up = given_up.map_or(0, |failure| failure.count);
             let (step, source) = match memory {
                 Some(step) => (step, RestoreSource::Memory),
-                None if disk.is_none() && pending.is_none() => continue,
+                None if disk.is_none() && pending.is_none() && fetched.is_none() => continue,
                 None => (disk.unwrap_or(0), RestoreSource::Disk),
             };
-            points.push(RestorePoint { dir: dir.clone(), step, source, pending, given_up });
+            points.push(RestorePoint { dir: dir.clone(), step, source, pending, given_up, fetched });
         }
         self.points.clone_from(&points);
         self.round = round;
@@ -69,6 +80,15 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         // Savers wait for the job's word about what they still have of earlier rounds.
         effects.extend(dirs.iter().flat_map(|dir| self.coordinate(now, dir)));
         (points, effects)
+    }
+
+    /// A newer step than `restored`, or that one, which nodes can fetch. Not while a newer step is about to count: that can
+    /// no longer be held up.
+    fn plan(&self, dir: &Dir, world: u32, restored: Option<u64>) -> Option<FetchPlan<N>> {
+        let plan = self.fetchable(dir, world).filter(|plan| Some(plan.step) >= restored)?;
+        let saves = &self.dirs.get(dir)?.saves;
+        let counts_soon = |(step, save): (&u64, &Save<N>)| Some(*step) > restored && save.committer.is_some();
+        (!saves.iter().any(counts_soon)).then_some(plan)
     }
 
     /// What is on its way to disk and newer than what all ranks could restore at once: either all wait for it, or it must
@@ -195,7 +215,12 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         let is_ready = |dir: &&Dir| {
             let Some(holders) = self.dirs.get(*dir).map(|folder| &folder.holders) else { return false };
             let has_first = || holders.states().any(|(_, _, state)| state.rank == 0);
-            holders.facts().is_some_and(|facts| all_are_here || facts.n_shards > 1 || has_first())
+            // Of a shard with replicas not all holders are known yet: the one that is missing may have a newer step.
+            let is_known = |facts: Facts| match facts.n_shards {
+                1 => has_first(),
+                _ => !holders.has_replicas(),
+            };
+            holders.facts().is_some_and(|facts| all_are_here || is_known(facts))
         };
         let ready: Vec<Dir> = self.dirs.keys().filter(is_ready).cloned().collect();
         ready.iter().flat_map(|dir| self.save_newest(now, dir)).collect()
@@ -208,7 +233,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         self.save_at_breakpoint(now, dir, newest)
     }
 
-    fn save_at_breakpoint(&mut self, now: Moment, dir: &Dir, step: u64) -> Vec<Effect<N>> {
+    pub(super) fn save_at_breakpoint(&mut self, now: Moment, dir: &Dir, step: u64) -> Vec<Effect<N>> {
         let Some(folder) = self.dirs.get(dir) else { return Vec::new() };
         let is_newer = Some(step) > folder.committed;
         if !is_newer || folder.saves.contains_key(&step) || folder.has_failed_now(step, self.round) {
@@ -249,7 +274,10 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         // Reports that came without an order stay.
         let save = folder.saves.entry(step).or_insert_with(|| Save::new(facts.n_shards, until));
         save.ordered = ordered;
-        let order = Order::Persist { dir: dir.clone(), step };
-        nodes.into_iter().map(|node| Effect::Send { node, order: order.clone() }).collect()
+        let Some((folder, save)) = self.dirs.get(dir).and_then(|it| Some((it, it.saves.get(&step)?))) else {
+            return Vec::new();
+        };
+        let order = |node: &N| persist(folder, dir, step, node, save);
+        nodes.into_iter().map(|node| Effect::Send { order: order(&node), node }).collect()
     }
 }

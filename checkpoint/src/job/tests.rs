@@ -1,6 +1,7 @@
 //! Reports in, whole lists of orders out.
 
 mod hostile;
+mod replicas;
 mod rounds;
 mod saving;
 
@@ -28,6 +29,8 @@ fn members(nodes: &[&'static str]) -> Vec<Member<&'static str>> {
         node: *node,
         first_rank: u32::try_from(index).unwrap() * 2,
         local_world_size: 2,
+        address: format!("host-{node}"),
+        is_void: false,
     };
     nodes.iter().enumerate().map(member).collect()
 }
@@ -52,6 +55,11 @@ fn shard(rank: u32, world: u32, steps: &[u64], wishes: &[u64]) -> ShardState {
         steps: steps.to_vec(),
         wishes: wishes.to_vec(),
         disk_step: None,
+        replicas: 0,
+        is_replica: false,
+        layout_id: 7,
+        bytes: 1000,
+        endpoint: None,
     }
 }
 
@@ -103,7 +111,7 @@ fn to_all(nodes: &[&'static str], order: &Order) -> Vec<Effect<&'static str>> {
 }
 
 fn persist(step: u64) -> Order {
-    Order::Persist { dir: dir(), step }
+    Order::Persist { dir: dir(), step, replicas: Vec::new() }
 }
 
 fn commit(step: u64, n_shards: u32) -> Order {
@@ -131,11 +139,18 @@ fn note_saved(step: u64) -> Effect<&'static str> {
 }
 
 fn memory(step: u64) -> RestorePoint {
-    RestorePoint { dir: dir(), step, source: RestoreSource::Memory, pending: None, given_up: 0 }
+    RestorePoint {
+        dir: dir(),
+        step,
+        source: RestoreSource::Memory,
+        pending: None,
+        given_up: 0,
+        fetched: None,
+    }
 }
 
 fn disk(step: u64, pending: Option<u64>) -> RestorePoint {
-    RestorePoint { dir: dir(), step, source: RestoreSource::Disk, pending, given_up: 0 }
+    RestorePoint { dir: dir(), step, source: RestoreSource::Disk, pending, given_up: 0, fetched: None }
 }
 
 impl Job {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::{
     dir::Dir,
     limits::{MAX_AGENT_LINE, cut},
-    shard::{RestorePoint, ShardFile, ShardId, ShardState},
+    shard::{Fetch, RestorePoint, ShardFile, ShardId, ShardState},
 };
 use crate::manifest::Manifest;
 
@@ -39,8 +39,14 @@ pub enum ToSaver {
     Commit { dir: Dir, step: u64, manifest: Box<Manifest> },
     /// The step counts: its manifest and the tracker are written, here or on another node.
     Committed { dir: Dir, step: u64 },
-    /// Write the step to disk: all shards of it that are here. Answered by `persisted` or `failed`, for each shard.
-    Persist { dir: Dir, step: u64 },
+    /// Write the step to disk: all shards of it that ranks of this node have saved, and these `replicas`. Answered by
+    /// `persisted` or `failed`, for each shard.
+    Persist {
+        dir: Dir,
+        step: u64,
+        #[serde(default)]
+        replicas: Vec<u32>,
+    },
     /// The step will not be complete on disk, unless it was saved after round `saved_in`: then that is another step.
     Fail {
         dir: Dir,
@@ -52,6 +58,12 @@ pub enum ToSaver {
         given_up: u32,
         reason: String,
     },
+    /// Fetch a shard of the step from the memory of another node, in this round. Answered by `state`, or `fetch_failed`.
+    Fetch { round: u32, dir: Dir, step: u64, fetch: Box<Fetch> },
+    /// All nodes have in memory what they were to fetch of the step that the round restores.
+    Fetched { round: u32, dir: Dir, step: u64 },
+    /// Not all of them can have it: the round restores the step before it.
+    NotFetched { round: u32, dir: Dir, step: u64, reason: String },
     /// Say again what the job may have missed: `state`, and each `persisted` that was not followed by `committed` or
     /// `fail`.
     Report {},
@@ -104,6 +116,13 @@ pub enum FromSaver {
         step: u64,
         shard: Option<u32>,
         saved_in: Option<u32>,
+        reason: String,
+    },
+    /// The shard of a step cannot be fetched.
+    FetchFailed {
+        dir: Dir,
+        step: u64,
+        shard: u32,
         reason: String,
     },
     Progress(Progress),

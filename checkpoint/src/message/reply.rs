@@ -82,7 +82,7 @@ pub struct SlotOffer {
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     Memory,
-    /// The memory of another node. Not sent yet.
+    /// The memory of this node, which was fetched from that of another one.
     Replica,
     Disk,
     None,
@@ -103,7 +103,7 @@ pub enum WaitState {
 pub struct SlotStatus {
     pub id: u64,
     pub bytes: u64,
-    /// `empty`, `writing`, `examined`, `whole`, `queued` or `persisting`.
+    /// `empty`, `writing`, `examined`, `fetching`, `whole`, `queued` or `persisting`.
     pub state: String,
     pub step: Option<u64>,
     /// Processes that read from it.

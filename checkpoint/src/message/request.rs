@@ -5,7 +5,9 @@ use serde::{Deserialize, Serialize};
 use super::{
     VERSION,
     dir::{Dir, PathError, absolute},
-    limits::{MAX_KEEP, MAX_LINE, MAX_RUN_ID, MAX_SLOT_BYTES, MAX_STEP, MAX_WAIT_MS, MAX_WORLD, cut},
+    limits::{
+        MAX_KEEP, MAX_LINE, MAX_REPLICAS, MAX_RUN_ID, MAX_SLOT_BYTES, MAX_STEP, MAX_WAIT_MS, MAX_WORLD, cut,
+    },
     reply::ErrorCode,
     shard::{Format, Keep, Role, ShardId, Storage},
 };
@@ -62,6 +64,9 @@ pub struct Hello {
     pub format: Format,
     #[serde(default)]
     pub keep: Option<Keep>,
+    /// So many other nodes are to keep a replica of each step in memory.
+    #[serde(default)]
+    pub replicas: u32,
 }
 
 impl Hello {
@@ -194,6 +199,7 @@ impl Hello {
         range("rank", u64::from(self.rank), 0, u64::from(self.world) - 1)?;
         range("local_rank", u64::from(self.local_rank), 0, u64::from(self.world) - 1)?;
         range("shard", u64::from(self.shard), 0, u64::from(self.n_shards) - 1)?;
+        range("replicas", u64::from(self.replicas), 0, u64::from(MAX_REPLICAS))?;
         match self.keep {
             Some(Keep::Latest(count)) => range("keep.latest", count, 1, MAX_KEEP),
             Some(Keep::Interval(steps)) => range("keep.interval", steps, 1, MAX_KEEP),

@@ -72,6 +72,54 @@ pub struct ShardState {
     pub wishes: Vec<u64>,
     /// The newest step on disk, as this node knows.
     pub disk_step: Option<u64>,
+    /// So many other nodes are to keep a replica.
+    #[serde(default)]
+    pub replicas: u32,
+    /// It is a replica: no rank of this node has saved it.
+    #[serde(default)]
+    pub is_replica: bool,
+    /// Of the newest step in memory.
+    #[serde(default)]
+    pub layout_id: u64,
+    /// Bytes of its slot.
+    #[serde(default)]
+    pub bytes: u64,
+    /// Where other nodes fetch it; `None`: nowhere.
+    #[serde(default)]
+    pub endpoint: Option<Endpoint>,
+}
+
+/// Where a saver answers the savers of other nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Endpoint {
+    pub port: u16,
+    /// Random letters, which a saver that fetches something shows: other programs reach the port too.
+    pub ticket: String,
+}
+
+/// A node that has a step in memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FetchSource {
+    /// A host name or an address.
+    pub address: String,
+    pub port: u16,
+    pub ticket: String,
+}
+
+/// A shard of a step that a node is to fetch from the memory of another one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fetch {
+    pub shard: u32,
+    pub n_shards: u32,
+    pub replicated: bool,
+    pub layout_id: u64,
+    /// Bytes of its slot.
+    pub bytes: u64,
+    /// Another node has its rank.
+    pub is_replica: bool,
+    /// How often the job has given the step up: what is reported of a write must be of a later try.
+    pub given_up: u32,
+    pub from: FetchSource,
 }
 
 impl ShardState {
@@ -151,4 +199,16 @@ pub struct RestorePoint {
     /// How often `pending` had been given up before: only what is told of a later try is the answer.
     #[serde(default)]
     pub given_up: u32,
+    /// A newer step that some nodes fetch from the memory of others. A load waits until all of them have it, and takes it
+    /// from memory, or until one cannot have it. Never together with `pending`.
+    #[serde(default)]
+    pub fetched: Option<FetchedStep>,
+}
+
+/// A step that is in memory, but not of every node that needs it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FetchedStep {
+    pub step: u64,
+    /// What is fetched, each with the first rank of the node that fetches it. A node is told of its own.
+    pub fetches: Vec<(u32, Fetch)>,
 }

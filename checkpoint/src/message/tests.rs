@@ -140,8 +140,14 @@ fn replies_have_the_fields_that_the_client_reads() {
 #[test]
 fn lines_of_agent_and_saver_come_back() {
     let dir = || Dir::try_from("/ckpt").unwrap();
-    let point =
-        RestorePoint { dir: dir(), step: 7, source: RestoreSource::Disk, pending: Some(9), given_up: 2 };
+    let point = RestorePoint {
+        dir: dir(),
+        step: 7,
+        source: RestoreSource::Disk,
+        pending: Some(9),
+        given_up: 2,
+        fetched: None,
+    };
     let to_saver = [
         ToSaver::Round {
             round: 1,

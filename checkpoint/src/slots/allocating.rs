@@ -37,7 +37,9 @@ impl Saver {
             return None;
         }
         let fits = |layout: &Layout| layout.id == layout_id && layout.bytes >= bytes;
-        if shard.layout.as_ref().is_some_and(fits) {
+        let there = shard.layout.filter(fits);
+        let count = there.map_or(0, |_| u32::try_from(shard.current().count()).unwrap_or(u32::MAX));
+        if count >= FEWEST {
             let slots: Vec<SlotId> = shard.current().map(|slot| slot.id).collect();
             let offers = shard.current().map(|slot| SlotOffer { id: slot.id.0, bytes: slot.layout.bytes });
             let reply = Reply::Allocated { slots: offers.collect() };
@@ -45,19 +47,27 @@ impl Saver {
         }
         self.abort_write(&id, process);
         let wanted = slots.unwrap_or(SLOTS);
-        match self.make_room(&id, bytes, wanted) {
-            Ok(count) => {
-                self.allocate(connection, &id, layout_id, bytes, count);
+        // What was fetched from another node is one of them.
+        let bytes = there.map_or(bytes, |layout| layout.bytes);
+        match self.make_room(&id, bytes, wanted, count) {
+            Ok(wanted) => {
+                let generation = there.map_or_else(|| self.next(), |layout| layout.generation);
+                let layout = Layout { id: layout_id, bytes, generation };
+                self.allocate(connection, &id, layout, (count, wanted));
                 None
             }
             Err((need, have)) => Some(no_memory(need, Some(have), None)),
         }
     }
 
-    /// How many slots of so many bytes there may be: as many as are wanted, or two. What is not needed goes first.
-    fn make_room(&mut self, id: &ShardId, bytes: u64, wanted: u32) -> Result<u32, (u64, u64)> {
-        let fits = |count: u32, have: u64| bytes.saturating_mul(u64::from(count)) <= have;
-        self.retire(id, false);
+    /// How many slots of so many bytes there may be: as many as are wanted, or two. So many are there already. What is
+    /// not needed goes first.
+    fn make_room(&mut self, id: &ShardId, bytes: u64, wanted: u32, there: u32) -> Result<u32, (u64, u64)> {
+        let need = |count: u32| bytes.saturating_mul(u64::from(count.saturating_sub(there)));
+        let fits = |count: u32, have: u64| need(count) <= have;
+        if there == 0 {
+            self.retire(id, false);
+        }
         if !fits(wanted, self.room()) {
             self.free_abandoned(id, false);
         }
@@ -71,14 +81,15 @@ impl Saver {
         // The last step of the old layout need not stay when it is on disk.
         let disk_step = self.disk_step(&id.dir);
         let newest = self.shards.get(id).and_then(Shard::newest).and_then(Slot::held);
-        if newest.is_some_and(|held| disk_step.is_some_and(|disk| held.step <= disk)) {
+        if there == 0 && newest.is_some_and(|held| disk_step.is_some_and(|disk| held.step <= disk)) {
             self.retire(id, true);
         }
         let have = self.room();
-        fitting(have).ok_or((bytes.saturating_mul(u64::from(FEWEST)), have))
+        fitting(have).ok_or((need(FEWEST), have))
     }
 
-    fn room(&self) -> u64 {
+    /// Bytes that slots may have beside those that there are.
+    pub(super) fn room(&self) -> u64 {
         let used = self.shards.values().map(Shard::used).fold(0, u64::saturating_add);
         self.settings.allowance.saturating_sub(used)
     }
@@ -117,34 +128,42 @@ impl Saver {
         self.free_unused();
     }
 
-    fn allocate(&mut self, connection: Connection, id: &ShardId, layout_id: u64, bytes: u64, count: u32) {
-        let generation = self.next();
-        let layout = Layout { id: layout_id, bytes, generation };
-        let slots: Vec<SlotId> = (0..count).map(|_| SlotId(self.next())).collect();
+    /// Makes as many slots of a layout as there are not yet.
+    fn allocate(
+        &mut self,
+        connection: Connection,
+        id: &ShardId,
+        layout: Layout,
+        (there, wanted): (u32, u32),
+    ) {
+        let slots: Vec<SlotId> = (there..wanted).map(|_| SlotId(self.next())).collect();
         // The third gets its memory when the first write to disk starts.
-        let filled = slots.iter().take(FEWEST as usize).copied().collect();
+        let filled = slots.iter().take(FEWEST.saturating_sub(there) as usize).copied().collect();
         let Some(shard) = self.shards.get_mut(id) else { return };
-        shard.allocating = Some(Allocating { connection, layout, slots: slots.clone() });
-        self.effects.push(Effect::AllocateSlots { slots, filled, bytes });
+        shard.allocating = Some(Allocating { connection, layout, slots: slots.clone(), there });
+        self.effects.push(Effect::AllocateSlots { slots, filled, bytes: layout.bytes });
     }
 
     pub(super) fn on_slots_allocated(&mut self, slots: &[SlotId], result: Result<(), NoRoom>) {
+        if self.on_fetch_slot(slots, &result) {
+            return;
+        }
         let is_it = |shard: &Shard| shard.allocating.as_ref().is_some_and(|it| it.slots == slots);
         let Some((id, shard)) = self.shards.iter_mut().find(|(_, shard)| is_it(shard)) else { return };
         let (id, Some(made)) = (id.clone(), shard.allocating.take()) else { return };
+        let fewest = FEWEST.saturating_sub(made.there) as usize;
         match result {
             Ok(()) => {
-                let filled = made.slots.len().min(FEWEST as usize);
+                let filled = made.slots.len().min(fewest);
                 let slots = made.slots.iter().enumerate();
                 shard.slots.extend(slots.map(|(index, id)| Slot::new(*id, made.layout, index < filled)));
                 shard.layout = Some(made.layout);
             }
-            Err(_) if made.slots.len() > FEWEST as usize => {
-                let Layout { id: layout_id, bytes, .. } = made.layout;
-                self.allocate(made.connection, &id, layout_id, bytes, FEWEST);
+            Err(_) if made.slots.len() > fewest => {
+                self.allocate(made.connection, &id, made.layout, (made.there, FEWEST));
             }
             Err(error) => {
-                let need = made.layout.bytes.saturating_mul(u64::from(FEWEST));
+                let need = made.layout.bytes.saturating_mul(fewest as u64);
                 let answer = no_memory(need, error.have, Some(&error.reason));
                 self.answer(made.connection, answer);
             }

@@ -1,9 +1,13 @@
 //! Events and effects of a saver.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     header::Header,
     manifest::{Folder, Manifest},
-    message::{Dir, FileSum, Format, FromSaver, Refusal, Reply, Request, ShardId, ToSaver},
+    message::{
+        Dir, Endpoint, FetchSource, FileSum, Format, FromSaver, Refusal, Reply, Request, ShardId, ToSaver,
+    },
 };
 
 macro_rules! number {
@@ -34,6 +38,15 @@ number!(
 number!(
     /// A check of files on disk. This machine counts.
     CheckId
+);
+
+number!(
+    /// A fetch of a shard from another node. This machine counts.
+    FetchId
+);
+number!(
+    /// A shard that another node fetches from here. The shell counts.
+    SendId
 );
 
 /// What a saver is told at its start.
@@ -79,6 +92,15 @@ pub enum Event {
     FolderRead { dir: Dir, result: Result<Folder, String> },
     /// Answers [`Effect::CheckFiles`]: the error names the file and what is wrong with it.
     FilesChecked { check: CheckId, result: Result<(), String> },
+    /// Answers [`Effect::Listen`].
+    Listening { result: Result<Endpoint, String> },
+    /// Another node, which has shown the ticket, asks for a shard of a step.
+    Asked { send: SendId, shard: ShardId, step: u64, layout_id: u64, bytes: u64 },
+    /// Answers [`Effect::Send`], however it ended.
+    SendEnded { send: SendId },
+    /// Answers [`Effect::Fetch`]: the slot has what the other node has, with the checksums that it said, and its header
+    /// names the epoch of this saver.
+    FetchEnded { fetch: FetchId, result: Result<Box<Fetched>, String> },
     /// A line of the agent.
     Agent(ToSaver),
     /// Standard input ended: the launcher is gone.
@@ -103,6 +125,40 @@ pub struct Written {
     pub files: Vec<FileSum>,
     /// How long it took, in milliseconds.
     pub millis: u64,
+}
+
+/// What is told of a shard before its bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sent {
+    pub step: u64,
+    /// The round in which it was saved.
+    pub saved_in: u32,
+    pub rank: u32,
+    pub world: u32,
+    pub format: Format,
+    /// Where its client wants it on disk; empty: the default.
+    pub path: String,
+}
+
+/// A shard that was fetched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fetched {
+    pub sent: Sent,
+    /// Of the slot, as it was read after the last byte.
+    pub header: Header,
+}
+
+/// A shard that is to be fetched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FetchOrder {
+    pub id: FetchId,
+    /// An allocated slot of `bytes` bytes.
+    pub slot: SlotId,
+    pub shard: ShardId,
+    pub step: u64,
+    pub layout_id: u64,
+    pub bytes: u64,
+    pub from: FetchSource,
 }
 
 /// Descriptors that go with a reply.
@@ -178,6 +234,19 @@ pub enum Effect {
     /// another node has written it. Then these files (absolute; a missing one is no error), then
     /// `<dir>/<step>` if it is empty. Nothing is answered; what fails is logged by the shell.
     Remove { dir: Dir, step: u64, manifest: bool, files: Vec<String> },
+    /// Listen for savers of other nodes, at any port of all addresses. Once.
+    Listen,
+    /// Send a slot to a node that has asked for it, on a thread of its own.
+    Send { send: SendId, slot: SlotId, sent: Sent },
+    /// Tell a node that has asked why it gets nothing.
+    RefuseSend { send: SendId, reason: String },
+    /// End this: the slot is about to be written. What was read of the slot after this effect must not count at the other
+    /// end. [`Event::SendEnded`] follows all the same.
+    CancelSend { send: SendId },
+    /// Fetch a slot from another node, on a thread of its own. No byte for so long is an error.
+    Fetch(Box<FetchOrder>),
+    /// End this; [`Event::FetchEnded`] follows all the same.
+    CancelFetch { fetch: FetchId },
     /// Write a line for the agent.
     Tell(FromSaver),
     /// Exit with code 0, at once. The last effect.

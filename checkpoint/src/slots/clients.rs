@@ -7,7 +7,7 @@ use super::{
     folders::MAX_DIRS,
     shard::{Facts, Shard, SlotState, Writer},
 };
-use crate::message::{ErrorCode, Hello, MAX_WAIT_MS, Refusal, Reply, Request, Role, VERSION};
+use crate::message::{ErrorCode, Hello, MAX_WAIT_MS, Refusal, Reply, Request, Role, ShardId, VERSION};
 
 /// Connections at most.
 const MAX_CONNECTIONS: usize = 1024;
@@ -313,10 +313,7 @@ impl Saver {
         let shard = hello.id();
         let process = self.clients.get(&connection)?.process;
         if hello.role == Role::Writer {
-            if !self.shards.contains_key(&shard) && self.shards.len() >= MAX_SHARDS {
-                self.free_abandoned(&shard, true);
-            }
-            if !self.shards.contains_key(&shard) && self.shards.len() >= MAX_SHARDS {
+            if !self.shards.contains_key(&shard) && !self.has_room_for_shard(&shard) {
                 let text = format!("this node has {MAX_SHARDS} shards, the maximum; use fewer folders");
                 return refuse(TooMany, text);
             }
@@ -351,6 +348,14 @@ impl Saver {
         Some((reply, Fds::None))
     }
 
+    /// Whether one more shard can be known. What no client uses is forgotten first.
+    pub(super) fn has_room_for_shard(&mut self, id: &ShardId) -> bool {
+        if self.shards.len() >= MAX_SHARDS {
+            self.free_abandoned(id, true);
+        }
+        self.shards.len() < MAX_SHARDS
+    }
+
     fn admit_writer(&mut self, connection: Connection, process: Process, hello: &Hello) {
         let facts = Facts::of(hello);
         let shard = self.shards.entry(hello.id()).or_insert_with(|| Shard::new(facts.clone()));
@@ -359,7 +364,7 @@ impl Saver {
             shard.void(|_| false, "the number of shards has changed");
         }
         shard.facts = facts;
-        shard.is_leaving = false;
+        (shard.is_leaving, shard.is_replica) = (false, false);
         shard.writer = Some(Writer { process, connection });
         if let (Some(keep), Some(known)) = (hello.keep, self.dirs.get_mut(&hello.dir)) {
             known.keep = Some(keep);

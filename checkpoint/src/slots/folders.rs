@@ -88,6 +88,14 @@ impl Known {
         }
     }
 
+    /// How often the job has given a step up, as far as this node has heard.
+    pub(super) fn given_up(&self, step: u64) -> u32 {
+        match self.fates.get(&step) {
+            Some(Decision::Failed { given_up, .. }) => *given_up,
+            _ => 0,
+        }
+    }
+
     /// The newest step before another that the job has said to count.
     pub(super) fn newest_before(&self, step: u64) -> Option<u64> {
         let mut older = self.fates.range(..step).rev();
@@ -299,10 +307,7 @@ impl Saver {
         let said_in = self.round();
         // Of a folder that no client has named yet too: one that will may wait for just this.
         let known = self.dirs.entry(dir.clone()).or_default();
-        let before = match known.fates.get(&step) {
-            Some(Decision::Failed { given_up, .. }) => *given_up,
-            _ => 0,
-        };
+        let before = known.given_up(step);
         // The answer to a report that came again has no number of its own.
         let given_up = given_up.max(before);
         known.remember(step, Decision::Failed { said_in, saved_in, given_up });

@@ -83,7 +83,12 @@ impl Saver {
 
     fn start_load(&mut self, connection: Connection, dir: &Dir, exactly: Option<u64>) -> Next {
         let has_begun = self.saved_since(connection).is_some();
-        match self.restore_point(dir).and_then(|point| point.pending) {
+        let point = self.restore_point(dir);
+        if exactly.is_none() && !has_begun && point.is_some_and(|point| point.fetched.is_some()) {
+            // Until the job says whether all nodes have it.
+            return (Loading::Start, None);
+        }
+        match point.and_then(|point| point.pending) {
             Some(pending) if exactly.is_none() && !has_begun => self.await_fate(connection, dir, pending),
             _ => self.load_now(connection, dir, exactly),
         }
@@ -264,7 +269,10 @@ impl Saver {
             .filter(|(_, client)| waits(client))
             .map(|(connection, _)| *connection)
             .collect();
-        let bytes = self.shards.values().find_map(|shard| shard.slot(id)).map(|slot| slot.layout.bytes);
+        let slot = self.shards.values().find_map(|shard| shard.slot(id));
+        let bytes = slot.map(|slot| slot.layout.bytes);
+        let is_fetched = slot.and_then(Slot::held).is_some_and(|held| held.is_fetched);
+        let source = if is_fetched { Source::Replica } else { Source::Memory };
         if let Err(error) = result {
             self.warn(format!("a checkpoint in memory cannot be used: {error}"));
             if let Some(slot) = self.shards.values_mut().find_map(|shard| shard.slot_mut(id)) {
@@ -278,8 +286,7 @@ impl Saver {
             match result {
                 Ok(()) => {
                     let (step, slot) = (Some(step), Some(id.0));
-                    let reply =
-                        Reply::Loaded { source: Source::Memory, step, slot, bytes, path: None, reason };
+                    let reply = Reply::Loaded { source, step, slot, bytes, path: None, reason };
                     self.under_way(connection);
                     self.answer(connection, (reply, Fds::ReadOnly(id)));
                 }

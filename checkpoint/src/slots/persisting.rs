@@ -167,8 +167,11 @@ impl Saver {
     }
 
     /// The job wants a step on disk.
-    pub(super) fn on_persist_order(&mut self, dir: &Dir, step: u64) {
-        let ids: Vec<ShardId> = self.shards.keys().filter(|id| id.dir == *dir).cloned().collect();
+    pub(super) fn on_persist_order(&mut self, dir: &Dir, step: u64, replicas: &[u32]) {
+        let is_written = |(id, shard): &(&ShardId, &Shard)| {
+            id.dir == *dir && (!shard.is_replica || replicas.contains(&id.shard))
+        };
+        let ids: Vec<ShardId> = self.shards.iter().filter(is_written).map(|(id, _)| id.clone()).collect();
         if ids.is_empty() {
             let reason = format!("this node has no checkpoint of {dir} in memory");
             self.tell(FromSaver::Failed { dir: dir.clone(), step, shard: None, saved_in: None, reason });

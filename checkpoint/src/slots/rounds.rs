@@ -29,6 +29,11 @@ impl Terms {
     pub(super) const fn ranks(&self) -> Range<u32> {
         self.first_rank..self.first_rank.saturating_add(self.local_world_size)
     }
+
+    /// The round has other nodes.
+    pub(super) const fn has_others(&self) -> bool {
+        self.world > self.local_world_size
+    }
 }
 
 /// The agent waits for the state after the end of a round.
@@ -48,9 +53,12 @@ impl Saver {
             ToSaver::WorkersGone { round } => self.on_workers_gone(round),
             ToSaver::Commit { dir, step, manifest } => self.on_commit(dir, step, manifest),
             ToSaver::Committed { dir, step } => self.on_committed(&dir, step),
-            ToSaver::Persist { dir, step } => self.on_persist_order(&dir, step),
+            ToSaver::Persist { dir, step, replicas } => self.on_persist_order(&dir, step, &replicas),
             ToSaver::Fail { dir, step, saved_in, given_up, reason } => {
                 self.on_fail(&dir, step, (saved_in, given_up), &reason);
+            }
+            ToSaver::Fetch { .. } | ToSaver::Fetched { .. } | ToSaver::NotFetched { .. } => {
+                self.on_fetch_order(message);
             }
             ToSaver::Report {} => self.report_again(),
             ToSaver::Finish { grace_ms, also_memory } => self.on_finish(grace_ms, also_memory),
@@ -75,12 +83,15 @@ impl Saver {
         for connection in stale {
             self.close(connection);
         }
+        self.cancel_fetches(None);
         for (id, shard) in &mut self.shards {
             let is_moved = !shard.facts.replicated && !ranks.contains(&shard.facts.rank);
             let is_void = memory_is_void && !shard.facts.replicated;
-            let point =
-                terms.restore.get(&id.dir).filter(|it| it.source == RestoreSource::Memory && !is_void);
-            let last = point.map(|point| point.step);
+            let point = terms.restore.get(&id.dir).filter(|_| !is_void);
+            let last = point.and_then(|point| match &point.fetched {
+                Some(fetched) => Some(fetched.step),
+                None => (point.source == RestoreSource::Memory).then_some(point.step),
+            });
             // What is newer is of a course of the training that no rank continues.
             let keeps = |held: &super::shard::Held| last.is_some_and(|last| held.step <= last);
             let reason = "its round ended before all shards of the step were in memory";
@@ -90,7 +101,10 @@ impl Saver {
             let here: Vec<u64> = shard.on_their_way().map(|held| held.step).collect();
             let comes = |step: u64| here.contains(&step) || awaited.is_some_and(|awaited| step <= awaited);
             shard.wishes.begin_round(comes, reason);
-            shard.is_leaving = is_moved;
+            // Of a shard that was still to be fetched not even the rank is known.
+            let is_unknown = shard.facts.world == 0;
+            shard.is_leaving = is_unknown || is_moved && (!shard.is_replica || is_void);
+            shard.is_replica &= is_moved || is_unknown;
             let pins = &self.clients;
             for slot in &mut shard.slots {
                 slot.pins.retain(|connection, _| pins.contains_key(connection));
@@ -101,6 +115,9 @@ impl Saver {
             known.begin_round(round);
         }
         self.terms = Some(terms);
+        self.listen();
+        self.fetch_points();
+        self.take_up_early();
     }
 
     fn on_workers_gone(&mut self, round: u32) {
@@ -129,8 +146,9 @@ impl Saver {
     }
 
     pub(super) fn tell_state(&mut self) {
-        let known = self.shards.iter().filter(|(_, shard)| !shard.is_leaving);
-        let shards = known.map(|(id, shard)| shard.state(id, self.disk_step(&id.dir)));
+        // Of a shard that was never here, nothing is known before it is fetched.
+        let known = self.shards.iter().filter(|(_, shard)| !shard.is_leaving && shard.facts.world > 0);
+        let shards = known.map(|(id, shard)| shard.state(id, self.disk_step(&id.dir), self.endpoint.clone()));
         let shards: Vec<ShardState> = shards.collect();
         let round = self.terms.as_ref().map(|terms| terms.round);
         self.tell(FromSaver::State { round, shards });

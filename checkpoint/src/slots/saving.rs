@@ -3,7 +3,7 @@
 
 use super::{
     Saver,
-    api::{Connection, Fds, SlotId},
+    api::{Connection, Effect, Fds, SlotId},
     client::Identity,
     clients::{Answer, refuse},
     shard::{Busy, Disk, Held, Shard, Slot, SlotState, Write},
@@ -47,6 +47,7 @@ impl Saver {
         let (rank, world) = (shard.facts.rank, shard.facts.world);
         let slot = shard.slots.iter_mut().find(|slot| slot.id == taken)?;
         let pinned = !slot.pins.is_empty();
+        let sends = std::mem::take(&mut slot.sends);
         let previous = slot.held().cloned();
         let disk = slot.disk();
         let write = Write {
@@ -59,6 +60,8 @@ impl Saver {
             previous: previous.clone().map(|held| Held { disk: Disk::No, ..held }),
         };
         slot.state = SlotState::Writing(Box::new(write));
+        // Before the reply: what is read of the slot from then on is not one state.
+        self.effects.extend(sends.into_iter().map(|send| Effect::CancelSend { send }));
         let mut superseded = Vec::new();
         if let Some(held) = previous.filter(|_| disk != Disk::No) {
             superseded.push(held.step);
@@ -151,8 +154,18 @@ impl Saver {
             (true, false) => Disk::Ordered { turn },
         };
         let Write { saved_in, rank, world, .. } = write;
-        let held =
-            Held { step, saved_in, order, rank, world, path: wish.path, disk, given_up: 0, is_stale: false };
+        let held = Held {
+            step,
+            saved_in,
+            order,
+            rank,
+            world,
+            path: wish.path,
+            disk,
+            given_up: 0,
+            is_stale: false,
+            is_fetched: false,
+        };
         shard.writes_disk = wish.writes_disk;
         if goes_to_disk || is_disk {
             shard.wishes.open(step);
@@ -173,7 +186,8 @@ impl Saver {
         // While one step of several shards waits for the job, it must know what all of them have.
         let shard = self.shards.get(&id)?;
         let waits = shard.slots.iter().any(|slot| slot.disk() == Disk::Wished);
-        self.must_tell_state |= waits;
+        let has_replicas = shard.facts.replicas > 0 && shard.facts.is_coordinated();
+        self.must_tell_state |= waits || has_replicas;
         if let Some(identity) = self.identity_mut(connection) {
             identity.is_under_way = true;
         }
@@ -246,7 +260,18 @@ impl Saver {
             Ok(header) if header.step == write.step => {
                 let Write { step, saved_in, rank, world, .. } = write;
                 let (path, disk, given_up, is_stale) = (String::new(), Disk::No, 0, false);
-                Some(Held { step, saved_in, order, rank, world, path, disk, given_up, is_stale })
+                Some(Held {
+                    step,
+                    saved_in,
+                    order,
+                    rank,
+                    world,
+                    path,
+                    disk,
+                    given_up,
+                    is_stale,
+                    is_fetched: false,
+                })
             }
             // It died before its first byte.
             Ok(header) => write.previous.filter(|held| held.step == header.step),
@@ -276,7 +301,7 @@ impl Shard {
 }
 
 /// The header must be of this shard and this slot: the memory is the client's to write.
-fn check(header: &Header, shard: &ShardId, slot: &Slot, epoch: u64) -> Result<(), String> {
+pub(super) fn check(header: &Header, shard: &ShardId, slot: &Slot, epoch: u64) -> Result<(), String> {
     let pairs = [
         ("shard", u64::from(shard.shard), u64::from(header.shard)),
         ("layout", slot.layout.id, header.layout_id),

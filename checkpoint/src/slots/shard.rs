@@ -1,12 +1,13 @@
 //! One shard: its slots, what is in them, and which of them a save takes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    api::{Connection, PersistId, Process, SlotId},
+    api::{Connection, FetchId, PersistId, Process, SendId, SlotId},
+    fetching::Fetching,
     wishes::{Fate, Wishes},
 };
-use crate::message::{Format, FromSaver, Hello, ShardFile, ShardId, ShardState};
+use crate::message::{Endpoint, Format, FromSaver, Hello, ShardFile, ShardId, ShardState};
 
 /// What a writer says of its shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,12 +17,14 @@ pub(super) struct Facts {
     pub(super) rank: u32,
     pub(super) world: u32,
     pub(super) format: Format,
+    /// So many other nodes are to keep a replica.
+    pub(super) replicas: u32,
 }
 
 impl Facts {
     pub(super) fn of(hello: &Hello) -> Self {
-        let Hello { n_shards, replicated, rank, world, format, .. } = *hello;
-        Self { n_shards, replicated, rank, world, format }
+        let Hello { n_shards, replicated, rank, world, format, replicas, .. } = *hello;
+        Self { n_shards, replicated, rank, world, format, replicas }
     }
 
     /// All shards must write the same step, so the job says which.
@@ -53,6 +56,8 @@ pub(super) struct Allocating {
     pub(super) connection: Connection,
     pub(super) layout: Layout,
     pub(super) slots: Vec<SlotId>,
+    /// Slots of the layout that are there already.
+    pub(super) there: u32,
 }
 
 /// Where the way of a step to disk is.
@@ -86,6 +91,8 @@ pub(super) struct Held {
     pub(super) given_up: u32,
     /// Of a round that is over, and not restored by the one that runs: only its way to disk ends.
     pub(super) is_stale: bool,
+    /// It came from another node.
+    pub(super) is_fetched: bool,
 }
 
 /// A write into a slot.
@@ -108,6 +115,8 @@ pub(super) enum SlotState {
     Writing(Box<Write>),
     /// The writer is dead; the header tells whether it had finished.
     Examined(Box<Write>),
+    /// Its bytes come from another node.
+    Fetching(FetchId),
     Whole(Held),
 }
 
@@ -123,6 +132,8 @@ pub(super) struct Slot {
     pub(super) pins: BTreeMap<Connection, Process>,
     /// Its header is being read for a load.
     pub(super) is_checked: bool,
+    /// Nodes that fetch what it holds. A save does not wait for them.
+    pub(super) sends: BTreeSet<SendId>,
 }
 
 impl Slot {
@@ -135,6 +146,7 @@ impl Slot {
             state: SlotState::Empty,
             pins: BTreeMap::new(),
             is_checked: false,
+            sends: BTreeSet::new(),
         }
     }
 
@@ -152,8 +164,14 @@ impl Slot {
         }
     }
 
+    /// A worker writes it, or has died meanwhile.
     pub(super) const fn is_written(&self) -> bool {
         matches!(self.state, SlotState::Writing(_) | SlotState::Examined(_))
+    }
+
+    /// What it holds is not known yet.
+    pub(super) const fn is_open(&self) -> bool {
+        matches!(self.state, SlotState::Writing(_) | SlotState::Examined(_) | SlotState::Fetching(_))
     }
 
     /// A step in it is on its way to disk.
@@ -163,7 +181,7 @@ impl Slot {
 
     /// Nothing needs it: it may be closed.
     pub(super) fn is_free(&self) -> bool {
-        !self.is_written() && !self.is_checked && self.pins.is_empty() && self.disk() == Disk::No
+        !self.is_open() && !self.is_checked && self.pins.is_empty() && self.disk() == Disk::No
     }
 }
 
@@ -186,6 +204,7 @@ pub(super) struct Shard {
     /// Of the layout, and those of earlier ones that are still needed.
     pub(super) slots: Vec<Slot>,
     pub(super) allocating: Option<Allocating>,
+    pub(super) fetching: Vec<Fetching>,
     pub(super) wishes: Wishes,
     pub(super) reports: Vec<Report>,
     /// Why the last write to disk failed.
@@ -194,6 +213,8 @@ pub(super) struct Shard {
     pub(super) writes_disk: bool,
     /// Its rank is no longer on this node: it goes once nothing of it is written.
     pub(super) is_leaving: bool,
+    /// Another node has its rank, and may lose its memory.
+    pub(super) is_replica: bool,
 }
 
 /// No slot can be taken.
@@ -210,11 +231,13 @@ impl Shard {
             layout: None,
             slots: Vec::new(),
             allocating: None,
+            fetching: Vec::new(),
             wishes: Wishes::default(),
             reports: Vec::new(),
             error: None,
             writes_disk: false,
             is_leaving: false,
+            is_replica: false,
         }
     }
 
@@ -288,7 +311,7 @@ impl Shard {
         let cost = |slot: &Slot| -> Option<u32> {
             let is_newest = newest == Some(slot.id);
             let is_read_elsewhere = slot.pins.values().any(|reader| *reader != process);
-            if slot.is_written() || slot.is_checked || is_read_elsewhere || is_newest && !may_take_newest {
+            if slot.is_open() || slot.is_checked || is_read_elsewhere || is_newest && !may_take_newest {
                 return None;
             }
             let cost = match (&slot.state, slot.disk()) {
@@ -302,7 +325,9 @@ impl Shard {
             };
             // What this process reads itself it must copy before it writes: rather a newer step on disk than that.
             let is_read = !slot.pins.is_empty();
-            Some(cost + if is_read { 10 } else { 0 } + if is_newest { 20 } else { 0 })
+            let is_sent = !slot.sends.is_empty();
+            let less = if is_sent { 5 } else { 0 } + if is_read { 10 } else { 0 };
+            Some(cost + less + if is_newest { 20 } else { 0 })
         };
         let ranked = self.current().filter_map(|slot| {
             let age = slot.held().map_or(0, |held| held.order);
@@ -328,7 +353,7 @@ impl Shard {
 
     /// Nothing of it is read, written or on its way to disk.
     pub(super) fn is_idle(&self) -> bool {
-        self.allocating.is_none() && self.slots.iter().all(Slot::is_free)
+        self.allocating.is_none() && self.fetching.is_empty() && self.slots.iter().all(Slot::is_free)
     }
 
     /// Bytes of all slots, those that are being made included.
@@ -336,7 +361,8 @@ impl Shard {
         let made = self.slots.iter().map(|slot| slot.layout.bytes);
         let being_made =
             self.allocating.iter().map(|it| it.layout.bytes.saturating_mul(it.slots.len() as u64));
-        made.chain(being_made).fold(0, u64::saturating_add)
+        let for_fetches = self.fetching.iter().filter(|it| !it.has_slot).map(|it| it.layout.bytes);
+        made.chain(being_made).chain(for_fetches).fold(0, u64::saturating_add)
     }
 
     /// Says what is on disk and was not acknowledged.
@@ -348,7 +374,12 @@ impl Shard {
         })
     }
 
-    pub(super) fn state(&self, id: &ShardId, disk_step: Option<u64>) -> ShardState {
+    pub(super) fn state(
+        &self,
+        id: &ShardId,
+        disk_step: Option<u64>,
+        endpoint: Option<Endpoint>,
+    ) -> ShardState {
         let held = || self.slots.iter().filter_map(Slot::held);
         let ascending = |mut steps: Vec<u64>| {
             steps.sort_unstable();
@@ -356,7 +387,9 @@ impl Shard {
             steps
         };
         // The ranks of what is held, which a new round may have changed.
-        let newest = self.newest().and_then(Slot::held);
+        let newest_slot = self.newest();
+        let newest = newest_slot.and_then(Slot::held);
+        let layout = newest_slot.map(|slot| slot.layout);
         ShardState {
             dir: id.dir.clone(),
             shard: id.shard,
@@ -367,6 +400,11 @@ impl Shard {
             steps: ascending(held().filter(|held| !held.is_stale).map(|held| held.step).collect()),
             wishes: ascending(self.on_their_way().map(|held| held.step).collect()),
             disk_step,
+            replicas: self.facts.replicas,
+            is_replica: self.is_replica,
+            layout_id: layout.map_or(0, |layout| layout.id),
+            bytes: layout.map_or(0, |layout| layout.bytes),
+            endpoint,
         }
     }
 }

@@ -38,6 +38,7 @@ fn slot_status(slot: &Slot) -> SlotStatus {
         SlotState::Empty => ("empty", None),
         SlotState::Writing(write) => ("writing", Some(write.step)),
         SlotState::Examined(write) => ("examined", Some(write.step)),
+        SlotState::Fetching(_) => ("fetching", None),
         SlotState::Whole(held) => {
             let state = match held.disk {
                 Disk::No => "whole",

@@ -149,11 +149,18 @@ fn round(round: u32, world: u32, restore: Vec<RestorePoint>) -> ToSaver {
 }
 
 fn memory(step: u64) -> RestorePoint {
-    RestorePoint { dir: dir(), step, source: RestoreSource::Memory, pending: None, given_up: 0 }
+    RestorePoint {
+        dir: dir(),
+        step,
+        source: RestoreSource::Memory,
+        pending: None,
+        given_up: 0,
+        fetched: None,
+    }
 }
 
 fn on_disk(step: u64, pending: Option<u64>) -> RestorePoint {
-    RestorePoint { dir: dir(), step, source: RestoreSource::Disk, pending, given_up: 0 }
+    RestorePoint { dir: dir(), step, source: RestoreSource::Disk, pending, given_up: 0, fetched: None }
 }
 
 /// Shard `rank` of `n_shards`, in a world of as many ranks.
@@ -172,6 +179,7 @@ fn hello(rank: u32, n_shards: u32, role: Role) -> Hello {
         round: None,
         format: Format::Pt,
         keep: None,
+        replicas: 0,
     }
 }
 
@@ -338,5 +346,11 @@ fn shard_state(
         steps: steps.to_vec(),
         wishes: wishes.to_vec(),
         disk_step,
+        replicas: 0,
+        is_replica: false,
+        // Of the newest step, if there is one.
+        layout_id: if steps.is_empty() { 0 } else { LAYOUT },
+        bytes: if steps.is_empty() { 0 } else { BYTES },
+        endpoint: None,
     }
 }

@@ -6,7 +6,7 @@ use checkpoint::{
     Moment,
     job::{Effect, JobCheckpoints, Member, Note},
     message::{FromSaver, Reply, Request, Source, ToSaver, WaitState},
-    slots::{Event, SlotId},
+    slots::{Event, FetchOrder, SendId, SlotId},
 };
 
 use crate::{
@@ -26,11 +26,26 @@ pub enum Kind {
     Copies,
     /// Like `Shards`, with two slots each.
     TwoSlots,
+    /// Like `Shards`, with a replica of each on the other node. Nodes may be replaced.
+    Replicas,
 }
 
 impl Kind {
     pub const fn has_shards(self) -> bool {
-        matches!(self, Self::Shards | Self::TwoSlots)
+        matches!(self, Self::Shards | Self::TwoSlots | Self::Replicas)
+    }
+
+    const fn has_lost_nodes(self) -> bool {
+        matches!(self, Self::Copies | Self::Replicas)
+    }
+
+    /// Slots of two shards, and of two replicas with two each.
+    const fn slots(self) -> u64 {
+        match self {
+            Self::Copies => 3,
+            Self::Shards | Self::TwoSlots => 6,
+            Self::Replicas => 10,
+        }
     }
 }
 
@@ -62,13 +77,13 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn new(kind: Kind) -> Self {
-        let node = || Node::new(if kind == Kind::Copies { 3 } else { 6 });
+        let node = |number| Node::new(number, kind.slots());
         let mut cluster = Self {
             kind,
             now: Moment(0),
             round: 0,
             count: 2,
-            nodes: BTreeMap::from([(0, node()), (1, node())]),
+            nodes: BTreeMap::from([(0, node(0)), (1, node(1))]),
             members: [0, 1],
             workers: Vec::new(),
             job: JobCheckpoints::new(600_000, true),
@@ -95,6 +110,7 @@ impl Cluster {
             0 => self.crash(which),
             1 => self.end_write(node, which % 8 < 2),
             2..=4 => self.end_write(node, false),
+            45..=50 => self.advance_fetch(node, which % 32 == 31),
             5..=12 => self.work(node),
             13..=22 => self.deliver_order(node),
             23..=32 => self.deliver_report(node),
@@ -110,6 +126,7 @@ impl Cluster {
                 self.end_write(node, false);
                 self.deliver_order(node);
                 self.deliver_report(node);
+                self.advance_fetch(node, false);
             }
             let target = self.workers.iter().map(Worker::step).max().unwrap_or(0);
             for rank in 0..4 {
@@ -123,6 +140,7 @@ impl Cluster {
         for node in self.members {
             let node = &self.nodes[&node];
             assert!(node.writes.is_empty() && node.work.is_empty() && node.told.is_empty(), "{node:?}");
+            assert!(node.fetches.is_empty() && node.sends.is_empty(), "{node:?}");
         }
         assert!(
             self.workers.iter().all(|worker| worker.state == State::Trains),
@@ -177,6 +195,55 @@ impl Cluster {
         self.read_replies(node);
     }
 
+    /// Lets the oldest fetch of a node do what comes next: ask the other node, or get its bytes.
+    fn advance_fetch(&mut self, node: u64, breaks: bool) {
+        let Some((fetch, fetching)) = self.nodes[&node].fetches.first_key_value() else { return };
+        let (fetch, order, send) = (*fetch, fetching.order.clone(), fetching.send);
+        let from = Node::number_of(&order.from);
+        let now = self.now;
+        let Some(send) = send else {
+            self.count += 1;
+            let send = SendId(self.count);
+            self.nodes.get_mut(&node).unwrap().fetches.get_mut(&fetch).unwrap().send = Some(send);
+            if self.nodes.contains_key(&from) {
+                let FetchOrder { shard, step, layout_id, bytes, .. } = order;
+                self.handle(from, Event::Asked { send, shard, step, layout_id, bytes });
+            }
+            return;
+        };
+        let sending = self.nodes.get_mut(&from).and_then(|source| source.sends.remove(&send));
+        let sent = match sending {
+            None => Err("it is not there".to_owned()),
+            Some(sending) => {
+                let source = &self.nodes[&from];
+                let content = source.slots.get(&sending.slot).copied();
+                // What was overwritten is never taken for the step.
+                if !sending.is_cancelled && content.is_some() {
+                    assert_eq!(content, Some(Content::Whole(sending.sent.step)), "{source:?}");
+                }
+                self.handle(from, Event::SendEnded { send });
+                let is_whole = !sending.is_cancelled && !breaks;
+                is_whole.then_some(sending.sent).ok_or_else(|| "the connection ended".to_owned())
+            }
+        };
+        note(format!("node {node} has fetched {fetch:?} from node {from}: {sent:?}"));
+        let shell = self.nodes.get_mut(&node).unwrap();
+        shell.fetched(now, fetch, sent, &mut self.disk);
+        self.read_replies(node);
+    }
+
+    /// The connections of a lost node break.
+    fn end_orphaned_sends(&mut self) {
+        let wanted: Vec<SendId> =
+            self.nodes.values().flat_map(|node| node.fetches.values()).filter_map(|it| it.send).collect();
+        for node in self.members {
+            let sends = &mut self.nodes.get_mut(&node).unwrap().sends;
+            let orphaned: Vec<SendId> = sends.keys().filter(|send| !wanted.contains(send)).copied().collect();
+            sends.retain(|send, _| wanted.contains(send));
+            orphaned.into_iter().for_each(|send| self.handle(node, Event::SendEnded { send }));
+        }
+    }
+
     fn deliver_order(&mut self, node: u64) {
         let next = self.orders.entry(node).or_default().pop_front();
         if let Some(message) = next.or_else(|| self.rounds.remove(&node)) {
@@ -198,6 +265,9 @@ impl Cluster {
             FromSaver::Failed { dir, step, shard, saved_in, reason } => {
                 self.job.on_failed(now, &node, &dir, step, shard, saved_in, &reason)
             }
+            FromSaver::FetchFailed { dir, step, shard, reason } => {
+                self.job.on_fetch_failed(now, &node, &dir, step, shard, &reason)
+            }
             FromSaver::Progress(_) | FromSaver::Log { .. } => Vec::new(),
             FromSaver::Finished {} => panic!("nothing has ended"),
         };
@@ -208,6 +278,8 @@ impl Cluster {
         for effect in effects {
             match effect {
                 Effect::Send { node, order } => self.orders.entry(node).or_default().push_back(order.into()),
+                // What all were to restore is given up, on disk too.
+                Effect::Note(Note::NotFetched { .. }) => self.has_failed = true,
                 Effect::Note(Note::Committed { .. }) => assert!(self.disk.tracker.is_some()),
                 Effect::Note(_) => {}
             }
@@ -327,7 +399,7 @@ impl Cluster {
     /// A worker dies, and the others with it, each wherever it is. With copies a node may be lost too.
     fn crash(&mut self, which: usize) {
         let lost =
-            (self.kind == Kind::Copies && which.is_multiple_of(4)).then_some(self.members[which / 4 % 2]);
+            (self.kind.has_lost_nodes() && which.is_multiple_of(4)).then_some(self.members[which / 4 % 2]);
         // Ranks that had not restored anything yet are as good as what the round before had.
         self.bound = if self.restored.is_some() { self.saved } else { self.bound };
         if lost.is_some() {
@@ -357,9 +429,10 @@ impl Cluster {
         }
         if let Some(lost) = lost {
             self.count += 1;
-            self.nodes.insert(self.count, Node::new(3));
+            self.nodes.insert(self.count, Node::new(self.count, self.kind.slots()));
             let place = usize::from(self.members[1] == lost);
             self.members[place] = self.count;
+            self.end_orphaned_sends();
         }
         self.begin_round(which.is_multiple_of(3));
     }
@@ -393,12 +466,14 @@ impl Cluster {
             node: *node,
             first_rank: u32::try_from(index).unwrap() * 2,
             local_world_size: 2,
+            address: "host".to_owned(),
+            is_void: false,
         };
         let members: Vec<Member<u64>> = self.members.iter().enumerate().map(member).collect();
         let (restore, effects) = self.job.begin_round(self.now, self.round, WORLD, members.clone());
         note(format!("round {} of {:?}: {restore:?}, {effects:?}", self.round, self.members));
         self.order(effects);
-        for Member { node, first_rank, local_world_size } in members {
+        for Member { node, first_rank, local_world_size, .. } in members {
             let round = ToSaver::Round {
                 round: self.round,
                 world: WORLD,

@@ -6,6 +6,7 @@
 //! - with three slots no save is refused, and the newest whole step is never overwritten;
 //! - all ranks of a round restore the same step, and none that is older than the last one that all had saved;
 //! - the tracker never names a step without all of its files;
+//! - what one node fetches from another is what was saved, also when the slot is written meanwhile;
 //! - every wait is answered.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests may panic and print, their helpers too")]
 
@@ -42,6 +43,11 @@ proptest! {
     #[test]
     fn copies(choices in vec(any::<u16>(), 0..LENGTH)) {
         run(Kind::Copies, &choices);
+    }
+
+    #[test]
+    fn replicas(choices in vec(any::<u16>(), 0..LENGTH)) {
+        run(Kind::Replicas, &choices);
     }
 
     #[test]

@@ -6,10 +6,10 @@ use checkpoint::{
     Moment,
     header::Header,
     manifest::Manifest,
-    message::{Dir, FileSum, Format, FromSaver, Reply, Request, ShardId},
+    message::{Dir, Endpoint, FetchSource, FileSum, Format, FromSaver, Reply, Request, ShardId},
     slots::{
-        CheckId, Connection, Effect, Event, FileCheck, Persist, PersistId, Process, Saver, Settings, SlotId,
-        Written,
+        CheckId, Connection, Effect, Event, FetchId, FetchOrder, Fetched, FileCheck, Persist, PersistId,
+        Process, Saver, SendId, Sent, Settings, SlotId, Written,
     },
 };
 
@@ -41,6 +41,23 @@ pub enum Work {
     Manifest(Dir, Box<Manifest>),
 }
 
+/// A slot that another node has asked for.
+#[derive(Debug)]
+pub struct Sending {
+    pub slot: SlotId,
+    pub sent: Sent,
+    pub is_cancelled: bool,
+}
+
+/// A slot that is fetched.
+#[derive(Debug)]
+pub struct Fetching {
+    pub order: FetchOrder,
+    /// The number by which the other node knows it; `None`: it was not asked yet.
+    pub send: Option<SendId>,
+    pub is_cancelled: bool,
+}
+
 #[derive(Debug)]
 pub struct Node {
     pub saver: Saver,
@@ -52,10 +69,13 @@ pub struct Node {
     pub work: VecDeque<Work>,
     pub replies: VecDeque<(Connection, Reply)>,
     pub told: VecDeque<FromSaver>,
+    number: u64,
+    pub fetches: BTreeMap<FetchId, Fetching>,
+    pub sends: BTreeMap<SendId, Sending>,
 }
 
 impl Node {
-    pub fn new(allowed_slots: u64) -> Self {
+    pub fn new(number: u64, allowed_slots: u64) -> Self {
         let allowance = allowed_slots * BYTES;
         let settings = Settings { epoch: EPOCH, run_id: "run".to_owned(), allowance };
         Self {
@@ -67,7 +87,15 @@ impl Node {
             work: VecDeque::new(),
             replies: VecDeque::new(),
             told: VecDeque::new(),
+            number,
+            fetches: BTreeMap::new(),
+            sends: BTreeMap::new(),
         }
+    }
+
+    /// The number of the node that a source names.
+    pub fn number_of(from: &FetchSource) -> u64 {
+        from.ticket.parse().unwrap()
     }
 
     pub fn handle(&mut self, now: Moment, event: Event, disk: &mut Disk) {
@@ -112,6 +140,33 @@ impl Node {
             Effect::CheckFiles { check, files } => self.work.push_back(Work::Files(check, files)),
             Effect::Remove { step, manifest, files, .. } => disk.remove(step, manifest, &files),
             Effect::Tell(message) => self.told.push_back(message),
+            Effect::Listen => {
+                let endpoint = Endpoint { port: 1, ticket: self.number.to_string() };
+                return Some(Event::Listening { result: Ok(endpoint) });
+            }
+            Effect::Send { send, slot, sent } => {
+                assert_eq!(self.slots.get(&slot), Some(&Content::Whole(sent.step)));
+                self.sends.insert(send, Sending { slot, sent, is_cancelled: false });
+            }
+            Effect::RefuseSend { .. } => {}
+            Effect::CancelSend { send } => {
+                if let Some(sending) = self.sends.get_mut(&send) {
+                    sending.is_cancelled = true;
+                }
+            }
+            Effect::Fetch(order) => {
+                assert!(!self.writers.contains_key(&order.slot), "a slot is fetched that is written");
+                assert!(self.writes.values().all(|write| write.slot != order.slot));
+                self.slots.insert(order.slot, Content::Half);
+                self.shards.insert(order.slot, order.shard.shard);
+                let fetching = Fetching { order: *order, send: None, is_cancelled: false };
+                self.fetches.insert(fetching.order.id, fetching);
+            }
+            Effect::CancelFetch { fetch } => {
+                if let Some(fetching) = self.fetches.get_mut(&fetch) {
+                    fetching.is_cancelled = true;
+                }
+            }
             Effect::Close { .. } | Effect::CancelPersist { .. } => {}
             Effect::Exit => panic!("nothing has ended"),
         }
@@ -158,6 +213,25 @@ impl Node {
             Ok(Written { files: vec![sum], millis: 1 })
         };
         self.handle(now, Event::PersistEnded { persist, result }, disk);
+    }
+
+    /// A slot has arrived, or cannot.
+    pub fn fetched(&mut self, now: Moment, fetch: FetchId, sent: Result<Sent, String>, disk: &mut Disk) {
+        let fetching = self.fetches.remove(&fetch).unwrap();
+        let slot = fetching.order.slot;
+        let result = match sent {
+            _ if fetching.is_cancelled => Err("cancelled".to_owned()),
+            Err(error) => Err(error),
+            Ok(sent) => {
+                // Only if the slot is still there.
+                if let Some(content) = self.slots.get_mut(&slot) {
+                    *content = Content::Whole(sent.step);
+                }
+                let header = Header { rank: sent.rank, world: sent.world, ..*self.header(slot, sent.step) };
+                Ok(Box::new(Fetched { sent, header }))
+            }
+        };
+        self.handle(now, Event::FetchEnded { fetch, result }, disk);
     }
 
     fn header(&self, slot: SlotId, step: u64) -> Box<Header> {

@@ -99,6 +99,7 @@ impl Worker {
             round: Some(round),
             format: if kind.has_shards() { Format::Dcp } else { Format::Pt },
             keep: Some(Keep::Latest(2)),
+            replicas: u32::from(kind == Kind::Replicas),
         })
     }
 

@@ -5,8 +5,9 @@ use checkpoint::{
     job::Order,
     manifest::Manifest,
     message::{
-        Dir, FileSum, Format, MAX_ALSO, MAX_CHUNKS, MAX_PATH, MAX_STEP, MAX_STEPS, MAX_WORLD, RestorePoint,
-        RestoreSource, ShardFile, ShardState,
+        Dir, Endpoint, Fetch, FetchSource, FetchedStep, FileSum, Format, MAX_ALSO, MAX_CHUNKS, MAX_PATH,
+        MAX_REPLICAS, MAX_SLOT_BYTES, MAX_STEP, MAX_STEPS, MAX_WORLD, RestorePoint, RestoreSource, ShardFile,
+        ShardState,
     },
 };
 use prost::Message as _;
@@ -23,6 +24,12 @@ const MAX_SHARDS: usize = 1024;
 
 /// The bytes of what a node has in memory, of a request. The rest has room for everything else that it says.
 const MAX_FOLDERS_BYTES: usize = MAX_REQUEST_BYTES / 2;
+
+/// Bytes of a ticket.
+const MAX_TICKET: usize = 64;
+
+/// Shards that a node fetches of one step.
+const MAX_FETCHES: usize = 1024;
 
 /// Folders whose steps are decided for all nodes.
 const MAX_RESTORED: usize = 64;
@@ -84,6 +91,14 @@ impl TryFrom<pb::CheckpointReport> for CheckpointMessage {
                     reason: limited(reason, MAX_TEXT, "reason")?,
                 }
             }
+            Wire::NotFetched(pb::ShardNotFetched { dir: path, step: number, shard, reason }) => {
+                CheckpointReport::FetchFailed {
+                    dir: dir(path)?,
+                    step: step(number)?,
+                    shard: below(shard, MAX_WORLD, "shard", "below 1048576")?,
+                    reason: limited(reason, MAX_TEXT, "reason")?,
+                }
+            }
             Wire::Closed(pb::CheckpointsClosed {}) => CheckpointReport::Closed,
             Wire::Write(pb::CheckpointWrite { dir: path, shard, step: number, bytes, total }) => {
                 let shard = below(shard, MAX_WORLD, "shard", "below 1048576")?;
@@ -135,6 +150,10 @@ pub fn checkpoint_report(node_id: String, report: CheckpointReport) -> pb::Check
             let reason = cut(reason);
             Wire::Failed(pb::CheckpointFailed { dir: dir.into(), step, shard, saved_in, reason })
         }
+        CheckpointReport::FetchFailed { dir, step, shard, reason } => {
+            let (dir, reason) = (dir.into(), cut(reason));
+            Wire::NotFetched(pb::ShardNotFetched { dir, step, shard, reason })
+        }
         CheckpointReport::Closed => Wire::Closed(pb::CheckpointsClosed {}),
     };
     pb::CheckpointReport { node_id, report: Some(report) }
@@ -167,9 +186,23 @@ pub fn checkpoint_progress(node_id: String, progress: CheckpointProgress) -> pb:
 pub(super) fn folders(shards: Vec<ShardState>) -> Vec<pb::CheckpointFolder> {
     let mut folders: Vec<pb::CheckpointFolder> = Vec::new();
     let (mut bytes, mut count) = (0, 0);
-    for ShardState { dir, shard, n_shards, replicated, world, rank, steps, wishes, disk_step } in shards {
-        let state = pb::ShardState { shard, n_shards, replicated, world, rank, steps, wishes, disk_step };
-        let dir = String::from(dir);
+    for state in shards {
+        let dir = String::from(state.dir);
+        let state = pb::ShardState {
+            shard: state.shard,
+            n_shards: state.n_shards,
+            replicated: state.replicated,
+            world: state.world,
+            rank: state.rank,
+            steps: state.steps,
+            wishes: state.wishes,
+            disk_step: state.disk_step,
+            replicas: state.replicas,
+            is_replica: state.is_replica,
+            layout_id: state.layout_id,
+            bytes: state.bytes,
+            endpoint: state.endpoint.map(endpoint_of),
+        };
         let is_new = folders.last().is_none_or(|last| last.dir != dir);
         // Tags and lengths: less than 16 bytes each.
         bytes += state.encoded_len() + 16 + if is_new { dir.len() + 16 } else { 0 };
@@ -218,7 +251,56 @@ fn shard_state(dir: Dir, wire: pb::ShardState) -> Result<ShardState, ConvertErro
         steps: steps(wire.steps, "steps")?,
         wishes: steps(wire.wishes, "wishes")?,
         disk_step: wire.disk_step.map(step).transpose()?,
+        replicas: below(wire.replicas, MAX_REPLICAS + 1, "replicas", "at most 16")?,
+        is_replica: wire.is_replica,
+        layout_id: wire.layout_id,
+        bytes: slot_bytes(wire.bytes)?,
+        endpoint: wire.endpoint.map(endpoint).transpose()?,
     })
+}
+
+fn endpoint(wire: pb::CheckpointEndpoint) -> Result<Endpoint, ConvertError> {
+    let expected = "1 to 65535";
+    let port = u16::try_from(wire.port).ok().filter(|port| *port > 0);
+    let out_of_range = ConvertError::Range { field: "endpoint.port", value: u64::from(wire.port), expected };
+    let ticket = limited(wire.ticket, MAX_TICKET, "endpoint.ticket")?;
+    Ok(Endpoint { port: port.ok_or(out_of_range)?, ticket })
+}
+
+fn endpoint_of(Endpoint { port, ticket }: Endpoint) -> pb::CheckpointEndpoint {
+    pb::CheckpointEndpoint { port: u32::from(port), ticket }
+}
+
+fn slot_bytes(value: u64) -> Result<u64, ConvertError> {
+    let expected = "at most 17592186044416";
+    let range = ConvertError::Range { field: "bytes", value, expected };
+    (value <= MAX_SLOT_BYTES).then_some(value).ok_or(range)
+}
+
+fn fetch(wire: pb::ShardFetch) -> Result<Fetch, ConvertError> {
+    let (shard, n_shards) = part(wire.shard, wire.n_shards)?;
+    let endpoint = endpoint(wire.endpoint.ok_or(ConvertError::Missing { field: "fetch.endpoint" })?)?;
+    Ok(Fetch {
+        shard,
+        n_shards,
+        replicated: wire.replicated,
+        layout_id: wire.layout_id,
+        bytes: slot_bytes(wire.bytes)?,
+        is_replica: wire.is_replica,
+        given_up: wire.given_up,
+        from: FetchSource {
+            address: limited(wire.address, MAX_TEXT, "fetch.address")?,
+            port: endpoint.port,
+            ticket: endpoint.ticket,
+        },
+    })
+}
+
+fn fetch_of(fetch: Fetch) -> pb::ShardFetch {
+    let Fetch { shard, n_shards, replicated, layout_id, bytes, is_replica, given_up, from } = fetch;
+    let FetchSource { address, port, ticket } = from;
+    let endpoint = Some(endpoint_of(Endpoint { port, ticket }));
+    pb::ShardFetch { shard, n_shards, replicated, layout_id, bytes, is_replica, given_up, address, endpoint }
 }
 
 fn steps(steps: Vec<u64>, field: &'static str) -> Result<Vec<u64>, ConvertError> {
@@ -354,7 +436,17 @@ impl From<Order> for pb::CheckpointOrder {
                 )
             }
             Order::Committed { dir, step } => (dir, step, Wire::Committed(pb::StepCommitted {})),
-            Order::Persist { dir, step } => (dir, step, Wire::Persist(pb::PersistStep {})),
+            Order::Persist { dir, step, replicas } => {
+                (dir, step, Wire::Persist(pb::PersistStep { replicas }))
+            }
+            Order::Fetch { round, dir, step, fetch } => {
+                let fetch = Some(fetch_of(*fetch));
+                (dir, step, Wire::Fetch(pb::FetchShard { round, fetch }))
+            }
+            Order::Fetched { round, dir, step } => (dir, step, Wire::Fetched(pb::StepFetched { round })),
+            Order::NotFetched { round, dir, step, reason } => {
+                (dir, step, Wire::NotFetched(pb::StepNotFetched { round, reason: cut(reason) }))
+            }
             Order::Fail { dir, step, saved_in, given_up, reason } => {
                 (dir, step, Wire::Fail(pb::StepFailed { reason: cut(reason), saved_in, given_up }))
             }
@@ -380,7 +472,24 @@ impl TryFrom<pb::CheckpointOrder> for Order {
                 Self::Commit { dir, step, manifest: Box::new(manifest) }
             }
             Wire::Committed(pb::StepCommitted {}) => Self::Committed { dir, step },
-            Wire::Persist(pb::PersistStep {}) => Self::Persist { dir, step },
+            Wire::Persist(pb::PersistStep { replicas }) => {
+                if replicas.len() > MAX_FETCHES {
+                    let length = replicas.len();
+                    return Err(ConvertError::TooLong { field: "replicas", length, max: MAX_FETCHES });
+                }
+                Self::Persist { dir, step, replicas }
+            }
+            Wire::Fetch(pb::FetchShard { round: number, fetch: wire }) => {
+                let wire = wire.ok_or(ConvertError::Missing { field: "fetch" })?;
+                let round = round(number, "fetch.round")?.0;
+                Self::Fetch { round, dir, step, fetch: Box::new(fetch(wire)?) }
+            }
+            Wire::Fetched(pb::StepFetched { round: number }) => {
+                Self::Fetched { round: round(number, "fetched.round")?.0, dir, step }
+            }
+            Wire::NotFetched(pb::StepNotFetched { round: number, reason }) => {
+                Self::NotFetched { round: round(number, "not_fetched.round")?.0, dir, step, reason }
+            }
             Wire::Fail(pb::StepFailed { reason, saved_in, given_up }) => {
                 Self::Fail { dir, step, saved_in, given_up, reason }
             }
@@ -389,17 +498,26 @@ impl TryFrom<pb::CheckpointOrder> for Order {
 }
 
 pub(super) fn restored(points: Vec<RestorePoint>) -> Vec<pb::RestorePoint> {
-    let point = |RestorePoint { dir, step, source, pending, given_up }: RestorePoint| {
+    let fetched = |FetchedStep { step, fetches }| pb::FetchedStep {
+        step,
+        fetches: fetches.into_iter().map(|(_, fetch)| fetch_of(fetch)).collect(),
+    };
+    let point = |RestorePoint { dir, step, source, pending, given_up, fetched: step_of }: RestorePoint| {
         let source = match source {
             RestoreSource::Memory => pb::RestoreSource::Memory,
             RestoreSource::Disk => pb::RestoreSource::Disk,
         };
-        pb::RestorePoint { dir: dir.into(), step, source: source.into(), pending, given_up }
+        let fetched = step_of.map(fetched);
+        pb::RestorePoint { dir: dir.into(), step, source: source.into(), pending, given_up, fetched }
     };
     points.into_iter().take(MAX_RESTORED).map(point).collect()
 }
 
-pub(super) fn restore_points(wire: Vec<pb::RestorePoint>) -> Result<Vec<RestorePoint>, ConvertError> {
+/// The fetches are those of the node of `first_rank`, for which they are.
+pub(super) fn restore_points(
+    wire: Vec<pb::RestorePoint>,
+    first_rank: u32,
+) -> Result<Vec<RestorePoint>, ConvertError> {
     if wire.len() > MAX_RESTORED {
         let length = wire.len();
         return Err(ConvertError::TooLong { field: "assignment.restore", length, max: MAX_RESTORED });
@@ -414,9 +532,19 @@ pub(super) fn restore_points(wire: Vec<pb::RestorePoint>) -> Result<Vec<RestoreP
         };
         let pending = wire.pending.map(step).transpose()?;
         let given_up = wire.given_up;
-        Ok(RestorePoint { dir: dir(wire.dir)?, step: step(wire.step)?, source, pending, given_up })
+        let fetched = wire.fetched.map(|wire| fetched_step(wire, first_rank)).transpose()?;
+        Ok(RestorePoint { dir: dir(wire.dir)?, step: step(wire.step)?, source, pending, given_up, fetched })
     };
     wire.into_iter().map(point).collect()
+}
+
+fn fetched_step(wire: pb::FetchedStep, first_rank: u32) -> Result<FetchedStep, ConvertError> {
+    if wire.fetches.len() > MAX_FETCHES {
+        let length = wire.fetches.len();
+        return Err(ConvertError::TooLong { field: "assignment.restore.fetches", length, max: MAX_FETCHES });
+    }
+    let fetches = wire.fetches.into_iter().map(|wire| Ok((first_rank, fetch(wire)?)));
+    Ok(FetchedStep { step: step(wire.step)?, fetches: fetches.collect::<Result<_, _>>()? })
 }
 
 #[cfg(test)]
@@ -441,7 +569,18 @@ mod tests {
             steps: vec![20, 30, 40],
             wishes: vec![40],
             disk_step: Some(10),
+            replicas: 1,
+            is_replica: false,
+            layout_id: u64::MAX,
+            bytes: 1 << 30,
+            endpoint: Some(Endpoint { port: 40_000, ticket: "ab".into() }),
         }
+    }
+
+    fn one_fetch() -> Fetch {
+        let from = FetchSource { address: "10.0.0.1".into(), port: 40_000, ticket: "ab".into() };
+        let (n_shards, layout_id, bytes) = (2, 7, 1 << 20);
+        Fetch { shard: 1, n_shards, replicated: false, layout_id, bytes, is_replica: true, given_up: 3, from }
     }
 
     fn file(name: &str, also: usize) -> ShardFile {
@@ -501,6 +640,7 @@ mod tests {
                 saved_in: None,
                 reason: "no space".into(),
             },
+            CheckpointReport::FetchFailed { dir: dir.clone(), step, shard: 1, reason: "no route".into() },
             CheckpointReport::Closed,
         ] {
             assert_eq!(received(report.clone()), Ok(report));
@@ -529,7 +669,10 @@ mod tests {
         for order in [
             Order::Commit { dir: dir.clone(), step, manifest: Box::new(manifest) },
             Order::Committed { dir: dir.clone(), step },
-            Order::Persist { dir: dir.clone(), step },
+            Order::Persist { dir: dir.clone(), step, replicas: vec![3, 4] },
+            Order::Fetch { round: 3, dir: dir.clone(), step, fetch: Box::new(one_fetch()) },
+            Order::Fetched { round: 3, dir: dir.clone(), step },
+            Order::NotFetched { round: 3, dir: dir.clone(), step, reason: "no route".into() },
             Order::Fail { dir, step, saved_in: 3, given_up: 1, reason: "a node is lost".into() },
         ] {
             let push =
@@ -543,10 +686,15 @@ mod tests {
     fn restore_points_survive_the_wire() {
         let point = |source, pending, given_up| {
             let dir = folder("/ckpt");
-            RestorePoint { dir, step: 40, source, pending, given_up }
+            RestorePoint { dir, step: 40, source, pending, given_up, fetched: None }
         };
-        let points = vec![point(RestoreSource::Memory, None, 0), point(RestoreSource::Disk, Some(50), 2)];
-        assert_eq!(restore_points(restored(points.clone())), Ok(points));
+        let fetched = FetchedStep { step: 50, fetches: vec![(8, one_fetch())] };
+        let points = vec![
+            point(RestoreSource::Memory, None, 0),
+            point(RestoreSource::Disk, Some(50), 2),
+            RestorePoint { fetched: Some(fetched), ..point(RestoreSource::Disk, None, 0) },
+        ];
+        assert_eq!(restore_points(restored(points.clone()), 8), Ok(points));
     }
 
     #[test]

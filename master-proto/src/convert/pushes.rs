@@ -155,7 +155,7 @@ impl TryFrom<pb::Assignment> for Assignment {
             master_port: port(wire.master_port, "assigned.master_port")?,
             restore_from_disk: wire.restore_from_disk,
             fence: wire.fence.map(TryInto::try_into).transpose()?,
-            restore: checkpoints::restore_points(wire.restore)?,
+            restore: checkpoints::restore_points(wire.restore, wire.first_rank)?,
         })
     }
 }

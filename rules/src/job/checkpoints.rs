@@ -9,8 +9,9 @@ use super::{Effect, Job, Log, Phase};
 use crate::{
     checkpoints::CheckpointReport,
     ids::{NodeId, Round},
+    node::is_loopback,
     push::Push,
-    world::Member,
+    world::{Member, reachable_address},
 };
 use diagnosis::moment::Moment;
 
@@ -53,6 +54,9 @@ impl Job {
             }
             CheckpointReport::Failed { dir, step, shard, saved_in, reason } => {
                 self.checkpoints().on_failed(at, node, &dir, step, shard, saved_in, &reason)
+            }
+            CheckpointReport::FetchFailed { dir, step, shard, reason } => {
+                self.checkpoints().on_fetch_failed(at, node, &dir, step, shard, &reason)
             }
             CheckpointReport::Closed => {
                 let mut effects = self.memory_gone(now, node);
@@ -167,9 +171,12 @@ impl Job {
 /// And the number of ranks.
 fn with_ranks(members: &[Member]) -> (Vec<job::Member<NodeId>>, u32) {
     let mut world = 0_u32;
+    let is_local_job = members.iter().all(|member| is_loopback(&member.address));
     let members = members.iter().map(|member| {
         let (node, local_world_size) = (member.node_id.clone(), member.local_world_size);
-        let member = job::Member { node, first_rank: world, local_world_size };
+        let address = reachable_address(&member.address, &member.addresses, is_local_job);
+        let is_void = member.restore_from_disk;
+        let member = job::Member { node, first_rank: world, local_world_size, address, is_void };
         world = world.saturating_add(local_world_size);
         member
     });

@@ -448,5 +448,14 @@ fn checkpoint(note: &Note, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f,
             "checkpoints: the workers have ended; writing step {step}, the newest in memory, to {dir}"
         ),
+        Note::Fetched { dir, step, nodes } => write!(
+            f,
+            "checkpoint: restoring step {step} in {dir} from memory; fetched from the memory of other nodes by {}",
+            diagnosis::counted::counted(*nodes, "node")
+        ),
+        Note::NotFetched { dir, step, reason } => write!(
+            f,
+            "warning: checkpoint: step {step} in {dir} is in memory, but not restored: {reason}; restoring an older step"
+        ),
     }
 }

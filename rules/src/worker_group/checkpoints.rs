@@ -120,6 +120,8 @@ impl WorkerGroup {
                 vec![tell(round_of(assignment, assignment.restore_from_disk || is_other_world))]
             }
             Saver::Lost => self.start_saver(now, assignment),
+            // All ranks of the job wait for what this node fetches, whether its workers load it or not.
+            Saver::Absent if assignment.fetches() => self.start_saver(now, assignment),
             Saver::Absent | Saver::Closed => Vec::new(),
         }
     }
@@ -170,6 +172,9 @@ impl WorkerGroup {
             FromSaver::Committed { dir, step } => self.reports(CheckpointReport::Committed { dir, step }),
             FromSaver::Failed { dir, step, shard, saved_in, reason } => {
                 self.reports(CheckpointReport::Failed { dir, step, shard, saved_in, reason })
+            }
+            FromSaver::FetchFailed { dir, step, shard, reason } => {
+                self.reports(CheckpointReport::FetchFailed { dir, step, shard, reason })
             }
             FromSaver::Progress(progress) => {
                 let is_due = self.checkpoints.reported.is_none_or(|last| last + PROGRESS_INTERVAL <= now);
@@ -242,9 +247,15 @@ impl WorkerGroup {
         effects
     }
 
-    pub(super) fn on_checkpoint_order(&self, order: Order) -> Vec<Effect> {
+    pub(super) fn on_checkpoint_order(&mut self, now: Moment, order: Order) -> Vec<Effect> {
         if self.checkpoints.saver == Saver::Running {
             return vec![tell(order.into())];
+        }
+        // All ranks of the job wait for the manifest, which a node that is lost may even have written.
+        if matches!(order, Order::Commit { .. }) && self.wants_saver() {
+            let mut effects = self.on_saver_wanted(now);
+            effects.push(tell(order.into()));
+            return effects;
         }
         match order {
             Order::Commit { dir, step, .. } => {
@@ -254,8 +265,13 @@ impl WorkerGroup {
                 let notice = Effect::Notify(Notice::Checkpoints(notice));
                 std::iter::once(notice).chain(self.report(failed)).collect()
             }
-            // The job knows that the saver has ended.
-            Order::Committed { .. } | Order::Persist { .. } | Order::Fail { .. } => Vec::new(),
+            // The job knows that the saver has ended, or is told so when one is started.
+            Order::Committed { .. }
+            | Order::Persist { .. }
+            | Order::Fail { .. }
+            | Order::Fetch { .. }
+            | Order::Fetched { .. }
+            | Order::NotFetched { .. } => Vec::new(),
         }
     }
 

@@ -13,6 +13,7 @@ use super::{
     folder,
     input::Outcome,
     persist::{self, Running},
+    sending,
     session::{Next, Session},
     slot_file::{SlotFile, SlotFileError, check_room},
     threads::{Lane, Work},
@@ -63,10 +64,22 @@ impl Session {
                 let run = move || folder::remove(&from, step, manifest, &files);
                 self.threads.push(Lane::Folder(dir), Work { run: Box::new(run), failed: Arc::new(failed) });
             }
+            Effect::Listen => self.listen(),
+            Effect::Send { send, slot, sent } => self.send_slot(send, slot, sent),
+            Effect::RefuseSend { send, reason } => self.refuse_send(send, reason),
+            Effect::CancelSend { send } => self.cancel_send(send),
+            Effect::Fetch(order) => self.fetch_slot(*order),
+            Effect::CancelFetch { fetch } => self.cancel_fetch(fetch),
             Effect::Tell(message) => self.agent.tell(&message),
             Effect::Exit => return Next::Exit,
         }
         Next::Continue
+    }
+
+    fn listen(&mut self) {
+        let result = sending::listen(&self.ticket, &self.run_id, &self.sender);
+        let event = Event::Listening { result: result.map_err(|error| error.to_string()) };
+        self.threads.done(Outcome::from(event));
     }
 
     fn reply(&mut self, connection: Connection, reply: &Reply, fds: &Fds) {
@@ -169,7 +182,7 @@ impl Session {
     }
 
     /// Does work whose result becomes an event.
-    fn answer<T: 'static>(
+    pub(super) fn answer<T: 'static>(
         &mut self,
         lane: Lane,
         event: impl Fn(Result<T, String>) -> Event + Send + Sync + 'static,

@@ -1,12 +1,14 @@
 //! Input of the saver's loop.
 
+use std::net::TcpStream;
+
 use checkpoint::{
     message::{Level, LineError, Refusal, Request, ToSaver},
     slots::{Connection, Event, Process},
 };
 use tokio::net::UnixStream;
 
-use super::{peer::Peer, threads::Lane};
+use super::{peer::Peer, threads::Lane, transfer::Ask};
 
 #[derive(Debug)]
 pub(super) enum Input {
@@ -14,6 +16,8 @@ pub(super) enum Input {
     Accepted(UnixStream, Peer),
     /// A connection was refused, or none can be accepted: why.
     NotAccepted(String),
+    /// A saver of another node, which has shown the ticket, wants a slot.
+    Asked(TcpStream, Box<Ask>),
     Received(Connection, Box<Result<Request, Refusal>>),
     /// The task of the connection has ended.
     Disconnected(Connection),

@@ -67,7 +67,7 @@ fn read_head(slot: &SlotFile) -> Result<(Vec<u8>, Header, Meta), String> {
 }
 
 /// Bytes of a slot. The caller bounds how many.
-fn fetch(slot: &SlotFile, range: Range<u64>) -> Result<Vec<u8>, String> {
+pub(super) fn fetch(slot: &SlotFile, range: Range<u64>) -> Result<Vec<u8>, String> {
     let length = usize::try_from(range.end.saturating_sub(range.start)).map_err(|error| error.to_string())?;
     let mut bytes = vec![0; length];
     slot.read_exact_at(&mut bytes, range.start).map_err(|error| {

@@ -3,14 +3,14 @@
 
 use std::{
     collections::BTreeMap,
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
 use checkpoint::{
     Moment,
     message::{ErrorCode, Level},
-    slots::{Event, PersistId, Saver, Settings, SlotId},
+    slots::{Event, FetchId, PersistId, Saver, SendId, Settings, SlotId},
 };
 use tokio::{
     sync::mpsc,
@@ -23,6 +23,7 @@ use super::{
     input::{Input, Outcome},
     listener::refuse,
     persist::Running,
+    sending::Asker,
     slot_file::SlotFile,
     threads::Threads,
 };
@@ -42,6 +43,15 @@ pub(super) struct Session {
     pub(super) threads: Threads,
     pub(super) slots: BTreeMap<SlotId, Arc<SlotFile>>,
     pub(super) running: BTreeMap<PersistId, Arc<Running>>,
+    /// Nodes that have asked for a slot.
+    pub(super) askers: BTreeMap<SendId, Asker>,
+    pub(super) sends: u64,
+    /// Slots that are fetched: whether they are no longer needed.
+    pub(super) fetches: BTreeMap<FetchId, Arc<AtomicBool>>,
+    pub(super) run_id: String,
+    pub(super) epoch: u64,
+    pub(super) ticket: String,
+    pub(super) sender: mpsc::Sender<Input>,
     inputs: mpsc::Receiver<Input>,
     started: Instant,
     refused: u64,
@@ -59,11 +69,19 @@ impl Session {
     /// A saver without connections.
     pub(super) fn new(
         settings: Settings,
+        ticket: String,
         agent: AgentLines,
         inputs: (mpsc::Sender<Input>, mpsc::Receiver<Input>),
     ) -> Self {
         let (sender, receiver) = inputs;
         Self {
+            askers: BTreeMap::new(),
+            sends: 0,
+            fetches: BTreeMap::new(),
+            run_id: settings.run_id.clone(),
+            epoch: settings.epoch,
+            ticket,
+            sender: sender.clone(),
             saver: Saver::new(settings),
             agent,
             clients: Clients::new(sender.clone()),
@@ -136,6 +154,7 @@ impl Session {
                 let event = Event::Received { connection, request: *request };
                 if self.clients.is_open(connection) { vec![event] } else { Vec::new() }
             }
+            Input::Asked(socket, ask) => vec![self.asked(socket, *ask)],
             Input::Disconnected(connection) => self.clients.ended(connection),
             Input::Died(process) => self.clients.died(process).into_iter().collect(),
             Input::Agent(Ok(message)) => vec![Event::Agent(message)],
@@ -166,6 +185,8 @@ impl Session {
                 slots.iter().for_each(|slot| drop(self.slots.remove(slot)));
             }
             Some(Event::PersistEnded { persist, .. }) => drop(self.running.remove(persist)),
+            Some(Event::SendEnded { send }) => drop(self.askers.remove(send)),
+            Some(Event::FetchEnded { fetch, .. }) => drop(self.fetches.remove(fetch)),
             _ => {}
         }
         outcome.event

@@ -125,6 +125,14 @@ impl SlotFile {
         self.file.read_exact_at(buffer, offset)
     }
 
+    /// Writes all of these bytes from `offset` on. Nothing else writes meanwhile: the slot is not given out.
+    ///
+    /// # Errors
+    /// When the slot ends before, or has no memory there.
+    pub(super) fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_all_at(bytes, offset)
+    }
+
     /// A descriptor that can only read, also when it is mapped.
     ///
     /// # Errors
@@ -195,7 +203,7 @@ mod tests {
         slot.file.set_len(0).unwrap_err();
         slot.file.set_len(20_000).unwrap_err();
         slot.file.write_at(b"x", 10_000).unwrap_err();
-        slot.file.write_all_at(b"last", 9_996).unwrap();
+        slot.write_all_at(b"last", 9_996).unwrap();
         // Again, as for a slot that is filled while it is written.
         slot.fill().unwrap();
         let mut end = [0; 4];

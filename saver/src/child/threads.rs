@@ -23,6 +23,13 @@ const WRITES: usize = 2;
 /// Checks of files at the same time.
 const CHECKS: usize = 2;
 
+/// Slots that are fetched from other nodes at the same time: few are as fast as the network.
+const FETCHES: usize = 4;
+
+/// Slots that are sent to other nodes at the same time. No more are begun, so that none waits here while the other node
+/// waits for its first byte.
+const SENDS: usize = checkpoint::slots::MAX_SENDS;
+
 /// Everything else that is short, at the same time.
 const SHORT: usize = 8;
 
@@ -40,6 +47,10 @@ pub(super) enum Lane {
     Folder(Dir),
     /// Memory that is allocated, one after the other: what is left is looked at before.
     Memory,
+    /// Slots that other nodes fetch.
+    Send,
+    /// Slots that are fetched from other nodes.
+    Fetch,
     /// Headers that are read.
     Short,
 }
@@ -50,13 +61,15 @@ impl Lane {
             Self::Write => WRITES,
             Self::Check => CHECKS,
             Self::Folder(_) | Self::Memory => 1,
+            Self::Send => SENDS,
+            Self::Fetch => FETCHES,
             Self::Short => SHORT,
         }
     }
 
-    /// Work for which no worker waits.
+    /// Work for which no worker waits, or all do.
     fn is_background(&self) -> bool {
-        matches!(self, Self::Write)
+        matches!(self, Self::Write | Self::Send | Self::Fetch)
     }
 }
 
@@ -108,7 +121,12 @@ impl Threads {
         self.start(lane);
     }
 
-    /// The next outcome of work that could not be started.
+    /// What was done at once has this outcome: as with [`Threads::failed`].
+    pub(super) fn done(&mut self, outcome: Outcome) {
+        self.failed.push_back(outcome);
+    }
+
+    /// The next outcome of work that could not be started, or needed no thread.
     pub(super) fn failed(&mut self) -> Option<Outcome> {
         self.failed.pop_front()
     }

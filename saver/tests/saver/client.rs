@@ -95,6 +95,7 @@ impl Facts {
             round: Some(self.round),
             format: self.format,
             keep: self.keep,
+            replicas: 0,
         }
     }
 }

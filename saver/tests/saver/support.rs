@@ -115,7 +115,7 @@ impl Node {
     pub fn next_round(&mut self) -> BTreeMap<String, Option<u64>> {
         // A state that was said before the workers died is not the answer, and looks the same: it is read up to here.
         let mark = Dir::try_from("/no/such/folder").unwrap();
-        self.tell(ToSaver::Persist { dir: mark.clone(), step: 0 });
+        self.tell(ToSaver::Persist { dir: mark.clone(), step: 0, replicas: Vec::new() });
         self.until("the mark", |message| match message {
             FromSaver::Failed { dir, .. } if *dir == mark => Some(()),
             _ => None,
@@ -134,6 +134,7 @@ impl Node {
                 source: Default::default(),
                 pending: None,
                 given_up: 0,
+                fetched: None,
             })
         };
         let restore = common.iter().filter_map(point).collect();
@@ -218,7 +219,11 @@ impl Node {
                 for ((dir, step), count) in wished {
                     if count == self.world && !self.parts.contains_key(&(dir.clone(), step)) {
                         self.parts.insert((dir.clone(), step), BTreeMap::new());
-                        let _ended = self.orders.send(Order::Tell(ToSaver::Persist { dir, step }));
+                        let _ended = self.orders.send(Order::Tell(ToSaver::Persist {
+                            dir,
+                            step,
+                            replicas: Vec::new(),
+                        }));
                     }
                 }
             }

@@ -159,7 +159,7 @@ fn a_breakpoint_writes_nothing_twice() {
     job.complete("a", 7);
     let states = || vec![("a", vec![copy(0, &[7], &[])]), ("b", vec![copy(2, &[7], &[])])];
     assert_eq!(next_round(&mut job, states()), (vec![memory(7)], vec![]));
-    job.persisted("a", 8, 0, 1);
+    job.on_persisted(now(5), &"a", &dir(), 8, (1, 0), file(8, 0, 1));
     let states = vec![("a", vec![copy(0, &[8], &[])]), ("b", vec![copy(2, &[8], &[])])];
     assert_eq!(next_round(&mut job, states), (vec![memory(8)], vec![]));
 }
@@ -230,6 +230,26 @@ fn what_is_complete_but_for_its_manifest_is_waited_for() {
     let states = vec![("a", vec![copy(0, &[30, 40], &[])]), ("b", vec![copy(2, &[30], &[])])];
     let (points, _) = next_round(&mut job, states);
     assert_eq!(points, [RestorePoint { pending: Some(40), ..memory(30) }]);
+}
+
+#[test]
+fn a_step_that_is_reported_when_the_next_round_runs_from_an_older_one_does_not_count() {
+    let mut job = job(&["a", "b"]);
+    job.complete("a", 30);
+    let states = vec![("a", vec![copy(0, &[30], &[])]), ("b", vec![copy(2, &[30], &[])])];
+    let (points, _) = next_round(&mut job, states);
+    assert_eq!(points, [memory(30)]);
+    let order = Order::Fail {
+        dir: dir(),
+        step: 50,
+        saved_in: 0,
+        given_up: 0,
+        reason: "the training goes on from an older step".to_owned(),
+    };
+    assert_eq!(job.persisted("a", 50, 0, 1), [send("a", order)]);
+    // The same number of the round that runs.
+    let again = job.on_persisted(now(10), &"a", &dir(), 50, (1, 0), file(50, 0, 1));
+    assert_eq!(again, [send("a", commit(50, 1))]);
 }
 
 #[test]

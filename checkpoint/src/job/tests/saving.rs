@@ -226,7 +226,13 @@ fn a_master_without_memory_takes_the_reports_again() {
 #[test]
 fn the_journal_keeps_all_of_it() {
     let mut job = JobCheckpoints::<String>::new(TIMEOUT, true);
-    let members = vec![Member { node: "a".to_owned(), first_rank: 0, local_world_size: 2 }];
+    let members = vec![Member {
+        node: "a".to_owned(),
+        first_rank: 0,
+        local_world_size: 2,
+        address: String::new(),
+        is_void: false,
+    }];
     let _nothing = job.begin_round(now(0), 0, 2, members);
     job.on_state(now(1), &"a".to_owned(), pair(0, 2, &[4], &[4]));
     job.on_persisted(now(1), &"a".to_owned(), &dir(), 4, (0, 0), file(4, 0, 2));

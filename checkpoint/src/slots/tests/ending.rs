@@ -84,7 +84,7 @@ fn several_shards_tell_the_job_what_is_left() {
     bench.save(writer, 1, Storage::Memory);
     let told = bench.agent(finish(true));
     assert_eq!(told[1..], [state(0, vec![shard_state(0, 2, &[1], &[1], None)])]);
-    let started = bench.agent(ToSaver::Persist { dir: dir(), step: 1 });
+    let started = bench.agent(ToSaver::Persist { dir: dir(), step: 1, replicas: Vec::new() });
     bench.persisted(persist_id(&started), vec![sum(&path(1, 0))]);
     assert_eq!(bench.agent(ToSaver::Committed { dir: dir(), step: 1 }), finished());
 }

@@ -66,7 +66,7 @@ fn a_slot_that_is_read_elsewhere_is_not_taken() {
     let taken: Vec<SlotId> = (3..7).map(|step| bench.save(writer, step, Storage::Memory).0).collect();
     assert_eq!(taken, [slots[0], slots[2], slots[0], slots[2]]);
     // With a write to disk there is none left: the newest whole step stays.
-    bench.agent(ToSaver::Persist { dir: dir(), step: 6 });
+    bench.agent(ToSaver::Persist { dir: dir(), step: 6, replicas: Vec::new() });
     bench.save(writer, 7, Storage::Memory);
     assert_eq!(refused(&bench.send(writer, begin(8))), ErrorCode::Busy);
     assert_eq!(

@@ -129,7 +129,7 @@ fn several_shards_wait_for_the_word_of_the_job() {
     let all = (0..3).map(|shard| shard_state(shard, 3, &[1], &[1], None)).collect();
     assert_eq!(told, [state(0, all)]);
     // Two at a time.
-    let started = bench.agent(ToSaver::Persist { dir: dir(), step: 1 });
+    let started = bench.agent(ToSaver::Persist { dir: dir(), step: 1, replicas: Vec::new() });
     let writes = |effects: &[Effect]| -> Vec<(PersistId, SlotId)> {
         let ids = effects.iter().filter_map(|effect| match effect {
             Effect::Persist(persist) => Some((persist.id, persist.slot)),
@@ -139,7 +139,7 @@ fn several_shards_wait_for_the_word_of_the_job() {
     };
     let running = writes(&started);
     assert_eq!(running.iter().map(|(_, slot)| *slot).collect::<Vec<_>>(), slots[..2]);
-    assert_eq!(bench.agent(ToSaver::Persist { dir: dir(), step: 1 }), []);
+    assert_eq!(bench.agent(ToSaver::Persist { dir: dir(), step: 1, replicas: Vec::new() }), []);
     let ended = bench.persisted(running[1].0, vec![sum(&path(1, 1))]);
     assert_eq!(ended[0], persisted(1, 0, 1, 3));
     assert_eq!(writes(&ended)[0].1, slots[2]);
@@ -147,18 +147,18 @@ fn several_shards_wait_for_the_word_of_the_job() {
     let again = bench.agent(ToSaver::Report {});
     assert_eq!(again[0], persisted(1, 0, 1, 3));
     assert!(matches!(&again[1], Effect::Tell(FromSaver::State { .. })));
-    assert_eq!(bench.agent(ToSaver::Persist { dir: dir(), step: 1 }), []);
+    assert_eq!(bench.agent(ToSaver::Persist { dir: dir(), step: 1, replicas: Vec::new() }), []);
 }
 
 #[test]
 fn an_order_for_what_is_no_longer_there_fails() {
     let mut bench = Bench::in_round(2);
-    let nothing = bench.agent(ToSaver::Persist { dir: dir(), step: 1 });
+    let nothing = bench.agent(ToSaver::Persist { dir: dir(), step: 1, replicas: Vec::new() });
     assert_eq!(nothing, [failed(1, None, None, "this node has no checkpoint of /ckpt in memory")]);
     let writer = bench.admitted(Process(1), hello(1, 2, Role::Writer));
     bench.allocated(writer);
     bench.save(writer, 2, Storage::Memory);
-    let gone = bench.agent(ToSaver::Persist { dir: dir(), step: 1 });
+    let gone = bench.agent(ToSaver::Persist { dir: dir(), step: 1, replicas: Vec::new() });
     assert_eq!(gone, [failed(1, Some(1), None, "step 1 of shard 1 is no longer in memory")]);
 }
 
@@ -199,7 +199,7 @@ fn a_running_write_that_is_wanted_again_and_given_up_again_is_not_written_again(
     let fail =
         ToSaver::Fail { dir: dir(), step: 1, saved_in: None, given_up: 1, reason: "too late".to_owned() };
     assert_eq!(bench.agent(fail.clone()), [Effect::CancelPersist { persist: id }]);
-    assert_eq!(bench.agent(ToSaver::Persist { dir: dir(), step: 1 }), []);
+    assert_eq!(bench.agent(ToSaver::Persist { dir: dir(), step: 1, replicas: Vec::new() }), []);
     assert_eq!(bench.agent(fail), [Effect::CancelPersist { persist: id }]);
     let result = Err("the write was stopped".to_owned());
     assert_eq!(bench.handle(Event::PersistEnded { persist: id, result }), []);
@@ -247,7 +247,7 @@ fn a_step_that_is_wanted_again_waits_until_its_old_files_are_gone() {
     let writer = bench.admitted(Process(1), hello(0, 2, Role::Writer));
     let slot = bench.allocated(writer)[0];
     bench.save(writer, 1, Storage::Memory);
-    let order = || ToSaver::Persist { dir: dir(), step: 1 };
+    let order = || ToSaver::Persist { dir: dir(), step: 1, replicas: Vec::new() };
     let fail = |given_up| {
         let reason = "disk full".to_owned();
         ToSaver::Fail { dir: dir(), step: 1, saved_in: Some(0), given_up, reason }

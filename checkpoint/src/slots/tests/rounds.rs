@@ -8,8 +8,14 @@ fn a_failure_that_is_told_before_the_round_ends_the_wait_for_it() {
     let mut bench = Bench::new(1 << 30);
     let reason = "disk full".to_owned();
     bench.agent(ToSaver::Fail { dir: dir(), step: 4, saved_in: Some(0), given_up: 1, reason });
-    let point =
-        RestorePoint { dir: dir(), step: 0, source: RestoreSource::Disk, pending: Some(4), given_up: 0 };
+    let point = RestorePoint {
+        dir: dir(),
+        step: 0,
+        source: RestoreSource::Disk,
+        pending: Some(4),
+        given_up: 0,
+        fetched: None,
+    };
     bench.agent(round(1, 1, vec![point]));
     let reader = bench.admitted(Process(1), Hello { round: Some(1), ..hello(0, 1, Role::Reader) });
     bench.send(reader, Request::Load { step: None });
@@ -82,7 +88,7 @@ fn a_write_that_was_given_up_is_not_made_again_for_the_same_number_of_a_later_co
     let writer = bench.admitted(Process(1), hello(1, 2, Role::Writer));
     bench.allocated(writer);
     bench.save(writer, 1, Storage::Disk);
-    let running = persist_id(&bench.agent(ToSaver::Persist { dir: dir(), step: 1 }));
+    let running = persist_id(&bench.agent(ToSaver::Persist { dir: dir(), step: 1, replicas: Vec::new() }));
     bench.handle(Event::ProcessDied { process: Process(1) });
     let fail = ToSaver::Fail {
         dir: dir(),
@@ -100,7 +106,7 @@ fn a_write_that_was_given_up_is_not_made_again_for_the_same_number_of_a_later_co
         restore: Vec::new(),
         memory_is_void: false,
     });
-    bench.agent(ToSaver::Persist { dir: dir(), step: 1 });
+    bench.agent(ToSaver::Persist { dir: dir(), step: 1, replicas: Vec::new() });
     let ended = bench.handle(Event::PersistEnded { persist: running, result: Err("cancelled".to_owned()) });
     assert!(!ended.iter().any(|effect| matches!(effect, Effect::Persist(_))), "{ended:?}");
 }
@@ -139,7 +145,7 @@ fn shards_of_ranks_that_moved_away_are_freed() {
         restore: vec![memory(1)],
         memory_is_void: false,
     };
-    assert_eq!(bench.agent(moved), [Effect::FreeSlots { slots }]);
+    assert_eq!(bench.agent(moved), [Effect::Listen, Effect::FreeSlots { slots }]);
     assert_eq!(bench.saver.status().shards, []);
 }
 

@@ -174,7 +174,7 @@ fn with_two_slots_one_of_several_shards_is_busy() {
     let writer = bench.admitted(Process(1), hello(0, 2, Role::Writer));
     let slots = bench.allocated(writer);
     let (first, _) = bench.save(writer, 1, Storage::Memory);
-    let effects = bench.agent(ToSaver::Persist { dir: dir(), step: 1 });
+    let effects = bench.agent(ToSaver::Persist { dir: dir(), step: 1, replicas: Vec::new() });
     let id = persist_id(&effects);
     bench.save(writer, 2, Storage::Memory);
     let busy = bench.send(writer, begin(3));

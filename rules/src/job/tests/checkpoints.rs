@@ -25,6 +25,11 @@ fn pair(first: u32, steps: &[u64], wishes: &[u64]) -> Vec<ShardState> {
         steps: steps.to_vec(),
         wishes: wishes.to_vec(),
         disk_step: None,
+        replicas: 0,
+        is_replica: false,
+        layout_id: 0,
+        bytes: 0,
+        endpoint: None,
     };
     vec![shard(first), shard(first + 1)]
 }
@@ -51,7 +56,7 @@ fn tell(names: &[&str], order: &Order) -> Vec<Effect> {
 }
 
 fn persist(step: u64) -> Order {
-    Order::Persist { dir: dir(), step }
+    Order::Persist { dir: dir(), step, replicas: Vec::new() }
 }
 
 fn note(note: Note) -> Effect {
@@ -88,7 +93,7 @@ fn saving() -> Test {
 }
 
 fn restores(round: u32, step: u64, source: RestoreSource, pending: Option<u64>) -> Vec<Effect> {
-    let restore = vec![RestorePoint { dir: dir(), step, source, pending, given_up: 0 }];
+    let restore = vec![RestorePoint { dir: dir(), step, source, pending, given_up: 0, fetched: None }];
     let world = World { restore, ..world(round, &["a", "b"]) };
     let assignments = world.assignments();
     assignments

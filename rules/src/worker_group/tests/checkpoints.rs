@@ -27,6 +27,11 @@ fn shards(steps: &[u64]) -> Vec<ShardState> {
         steps: steps.to_vec(),
         wishes: Vec::new(),
         disk_step: None,
+        replicas: 0,
+        is_replica: false,
+        layout_id: 0,
+        bytes: 0,
+        endpoint: None,
     }]
 }
 
@@ -222,8 +227,12 @@ fn what_the_saver_says_is_reported_and_asked_for_again_when_the_master_is_back()
 #[test]
 fn orders_go_to_the_saver_and_without_one_a_manifest_fails() {
     let mut group = saving(3);
-    let persist = || Event::Pushed(Push::Checkpoint(Order::Persist { dir: dir(), step: 5 }));
-    assert_eq!(group.handle(at(2), persist()), [tell(ToSaver::Persist { dir: dir(), step: 5 })]);
+    let persist =
+        || Event::Pushed(Push::Checkpoint(Order::Persist { dir: dir(), step: 5, replicas: vec![2] }));
+    assert_eq!(
+        group.handle(at(2), persist()),
+        [tell(ToSaver::Persist { dir: dir(), step: 5, replicas: vec![2] })]
+    );
     let _lost = group.handle(at(2), Event::SaverEnded { reason: "x".into() });
     assert_eq!(group.handle(at(3), persist()), []);
     let manifest = checkpoint::manifest::Manifest {

@@ -7,7 +7,10 @@ use agent::frame::{FromGuard, ToGuard, WorkerSpec, encode};
 use checkpoint::{
     job::Order,
     manifest::Manifest,
-    message::{Dir, Format, RestorePoint, RestoreSource, ShardFile, ShardState},
+    message::{
+        Dir, Endpoint, Fetch, FetchSource, FetchedStep, Format, RestorePoint, RestoreSource, ShardFile,
+        ShardState,
+    },
 };
 use diagnosis::{
     exclusion::Exclusion,
@@ -349,6 +352,7 @@ fn assignment() -> Assignment {
             source: RestoreSource::Disk,
             pending: Some(50),
             given_up: 1,
+            fetched: Some(FetchedStep { step: 60, fetches: vec![(0, shard_fetch())] }),
         }],
     }
 }
@@ -393,7 +397,20 @@ fn payloads() -> Vec<Payload> {
         Push::Excluded(exclusion),
         Push::Checkpoint(Order::Commit { dir: checkpoint_dir(), step: 40, manifest: Box::new(manifest()) }),
         Push::Checkpoint(Order::Committed { dir: checkpoint_dir(), step: 40 }),
-        Push::Checkpoint(Order::Persist { dir: checkpoint_dir(), step: 40 }),
+        Push::Checkpoint(Order::Persist { dir: checkpoint_dir(), step: 40, replicas: vec![1] }),
+        Push::Checkpoint(Order::Fetch {
+            round: 2,
+            dir: checkpoint_dir(),
+            step: 40,
+            fetch: Box::new(shard_fetch()),
+        }),
+        Push::Checkpoint(Order::Fetched { round: 2, dir: checkpoint_dir(), step: 40 }),
+        Push::Checkpoint(Order::NotFetched {
+            round: 2,
+            dir: checkpoint_dir(),
+            step: 40,
+            reason: "no route to host".into(),
+        }),
         Push::Checkpoint(Order::Fail {
             dir: checkpoint_dir(),
             step: 40,
@@ -475,6 +492,24 @@ fn shard_state(shard: u32) -> ShardState {
         steps: vec![30, 40],
         wishes: vec![40],
         disk_step: Some(20),
+        replicas: 1,
+        is_replica: false,
+        layout_id: 5,
+        bytes: 4096,
+        endpoint: Some(Endpoint { port: 40_000, ticket: "0123456789abcdef".into() }),
+    }
+}
+
+fn shard_fetch() -> Fetch {
+    Fetch {
+        shard: 1,
+        n_shards: 2,
+        replicated: false,
+        layout_id: 5,
+        bytes: 4096,
+        is_replica: true,
+        given_up: 1,
+        from: FetchSource { address: "10.0.0.2".into(), port: 40_000, ticket: "0123456789abcdef".into() },
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use checkpoint::{
     manifest::Manifest,
     message::{Dir, Reply},
-    slots::{Connection, Event as SaverEvent, Persist},
+    slots::{Connection, Event as SaverEvent, FetchOrder, Persist, SendId},
 };
 use rules::{
     LocalRank, Moment, Round, failure::ExitCause, fence::Answer, job::Event as JobEvent,
@@ -159,6 +159,18 @@ pub(crate) enum Action {
         saver: u64,
         dir: Dir,
         manifest: Box<Manifest>,
+    },
+    /// A saver asks that of another node for a slot.
+    FetchAsks {
+        life: LifeId,
+        saver: u64,
+        order: Box<FetchOrder>,
+    },
+    /// The last byte of a slot was sent.
+    SlotSent {
+        life: LifeId,
+        saver: u64,
+        send: SendId,
     },
     /// A worker goes on.
     TrainerTurn {

@@ -110,6 +110,8 @@ pub struct Saves {
     pub persist: (u64, u64),
     /// How many in a thousand fail.
     pub fails: u32,
+    /// So many other nodes keep a replica of each shard.
+    pub replicas: u32,
 }
 
 /// A schedule.
@@ -280,6 +282,7 @@ impl Plan {
             disk_every: prng.between(1, 4),
             persist: (20, longest),
             fails: if prng.chance(300) { prng.small(0, 200) } else { 0 },
+            replicas: if prng.chance(500) { prng.small(1, 2) } else { 0 },
         });
         for _ in 0..prng.small(0, 3) {
             let slot = prng.index(plan.slots.len());

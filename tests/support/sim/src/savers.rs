@@ -7,10 +7,10 @@ use checkpoint::{
     Moment as SaverMoment,
     header::Header,
     manifest::{Folder, Manifest, Tracker},
-    message::{FileSum, FromSaver, Reply, ToSaver},
+    message::{Endpoint, FileSum, FromSaver, Reply, ToSaver},
     slots::{
-        Connection, Effect, Event as SaverEvent, FileCheck, Persist, PersistId, Process, Saver, Settings,
-        SlotId, Written,
+        Connection, Effect, Event as SaverEvent, FetchId, FetchOrder, Fetched, FileCheck, Persist, PersistId,
+        Process, Saver, SendId, Sent, Settings, SlotId, Written,
     },
 };
 use rules::{Moment, worker_group::Event};
@@ -20,6 +20,9 @@ use crate::{
     simulation::Simulation,
     trainers::LAYOUT,
 };
+
+/// How long a node that cannot be reached is tried.
+const CONNECT: Duration = Duration::from_secs(5);
 
 /// Between the agent and its saver, and between a worker and the saver.
 const PIPE: Duration = Duration::from_micros(100);
@@ -41,6 +44,15 @@ pub(crate) struct Disk {
     pub(crate) tracker: Option<u64>,
 }
 
+/// A slot that another node fetches.
+#[derive(Debug)]
+struct Sending {
+    /// `None`: the saver has not answered yet.
+    slot: Option<(SlotId, Sent)>,
+    is_cancelled: bool,
+    to: (LifeId, u64, FetchOrder),
+}
+
 /// The saver of a node.
 #[derive(Debug)]
 pub(crate) struct NodeSaver {
@@ -52,6 +64,9 @@ pub(crate) struct NodeSaver {
     /// With the reason, when it is cancelled.
     persists: BTreeMap<PersistId, bool>,
     connections: u64,
+    sends: BTreeMap<SendId, Sending>,
+    /// Those that are cancelled.
+    fetches: BTreeMap<FetchId, bool>,
 }
 
 impl NodeSaver {
@@ -83,6 +98,8 @@ impl Simulation {
             slots: BTreeMap::new(),
             persists: BTreeMap::new(),
             connections: 0,
+            sends: BTreeMap::new(),
+            fetches: BTreeMap::new(),
         });
     }
 
@@ -180,6 +197,38 @@ impl Simulation {
                 }
                 return self.disk.files.retain(|file, _| !files.contains(file));
             }
+            Effect::Listen => {
+                let endpoint = Endpoint { port: 1, ticket: number.to_string() };
+                SaverEvent::Listening { result: Ok(endpoint) }
+            }
+            Effect::Fetch(order) => {
+                saver.fetches.insert(order.id, false);
+                let wait = self.prng.millis(0, 5);
+                return self.after(wait, Action::FetchAsks { life, saver: number, order });
+            }
+            Effect::CancelFetch { fetch } => {
+                if let Some(is_cancelled) = saver.fetches.get_mut(&fetch) {
+                    *is_cancelled = true;
+                }
+                return;
+            }
+            Effect::Send { send, slot, sent } => {
+                if let Some(sending) = saver.sends.get_mut(&send) {
+                    sending.slot = Some((slot, sent));
+                }
+                let wait = self.prng.millis(1, 500);
+                return self.after(wait, Action::SlotSent { life, saver: number, send });
+            }
+            Effect::RefuseSend { send, reason } => {
+                let Some(Sending { to: (to, of, order), .. }) = saver.sends.remove(&send) else { return };
+                return self.fetch_ends(to, of, &order, Err(reason));
+            }
+            Effect::CancelSend { send } => {
+                if let Some(sending) = saver.sends.get_mut(&send) {
+                    sending.is_cancelled = true;
+                }
+                return;
+            }
             Effect::Tell(said) => return self.saver_says(life, said),
             Effect::Exit => return self.saver_ends(life, "exited with code 0"),
         };
@@ -192,7 +241,8 @@ impl Simulation {
 
     /// The process is gone, and what was in memory with it.
     pub(crate) fn saver_ends(&mut self, life: LifeId, reason: &str) {
-        if self.lives[life].saver.take().is_some() {
+        if let Some(saver) = self.lives[life].saver.take() {
+            self.break_sends(saver.sends);
             self.trainers_disconnected(life);
             self.locally(PIPE, life, Event::SaverEnded { reason: reason.to_owned() });
         }
@@ -267,6 +317,89 @@ impl Simulation {
         self.disk.manifests.insert(step, manifest);
         self.disk.tracker = Some(step);
         self.saver_hears(life, number, SaverEvent::ManifestWritten { dir, step, result: Ok(()) });
+    }
+
+    /// A saver asks the one that a fetch names.
+    pub(crate) fn on_fetch_asks(&mut self, life: LifeId, number: u64, order: FetchOrder) {
+        let is_source =
+            |saver: &NodeSaver| Ok(saver.number) == order.from.ticket.parse() && saver.number != number;
+        let found = self.lives.iter().position(|life| life.saver.as_ref().is_some_and(is_source));
+        let Some(source) = found else {
+            return self.fetch_ends(life, number, &order, Err("connection refused".to_owned()));
+        };
+        let (here, there) = (self.end_of_life(life), self.end_of_life(source));
+        if self.cut_until(here, there).or(self.cut_until(there, here)).is_some() {
+            let event = SaverEvent::FetchEnded { fetch: order.id, result: Err("timed out".to_owned()) };
+            return self.after(CONNECT, Action::SaverHears { life, saver: number, event: Box::new(event) });
+        }
+        self.sends_made += 1;
+        let send = SendId(self.sends_made);
+        let Some(saver) = &mut self.lives[source].saver else { return };
+        let FetchOrder { shard, step, layout_id, bytes, .. } = order.clone();
+        saver.sends.insert(send, Sending { slot: None, is_cancelled: false, to: (life, number, order) });
+        let of = saver.number;
+        self.saver_hears(source, of, SaverEvent::Asked { send, shard, step, layout_id, bytes });
+    }
+
+    /// The slot is what it was when the saver was asked, unless a save has taken it: then nothing was sent.
+    pub(crate) fn on_slot_sent(&mut self, life: LifeId, number: u64, send: SendId) {
+        let Some(saver) = self.lives[life].saver.as_mut().filter(|saver| saver.number == number) else {
+            // Its node is gone. What it was to send is given up by the other end.
+            return;
+        };
+        let Some(Sending { slot, is_cancelled, to: (to, of, order) }) = saver.sends.remove(&send) else {
+            return;
+        };
+        let result = match slot {
+            _ if is_cancelled => Err("the connection ended".to_owned()),
+            None => Err("the connection ended".to_owned()),
+            Some((slot, sent)) => match saver.slots.get(&slot).copied() {
+                // Slots that are freed meanwhile keep what they have until the last byte is sent.
+                None => Err("the connection ended".to_owned()),
+                Some(content) if content.is_some_and(|content| content.step == sent.step) => {
+                    content.map(|content| (content, sent)).ok_or_else(String::new)
+                }
+                Some(content) => {
+                    self.fail(|| format!("{order:?} is sent {content:?}"));
+                    return;
+                }
+            },
+        };
+        self.saver_hears(life, number, SaverEvent::SendEnded { send });
+        self.fetch_ends(to, of, &order, result);
+    }
+
+    fn fetch_ends(
+        &mut self,
+        life: LifeId,
+        number: u64,
+        order: &FetchOrder,
+        result: Result<(Content, Sent), String>,
+    ) {
+        let Some(saver) = self.lives[life].saver.as_mut().filter(|saver| saver.number == number) else {
+            return;
+        };
+        let is_cancelled = saver.fetches.remove(&order.id).unwrap_or(true);
+        let result = result.and_then(|(content, sent)| {
+            if is_cancelled {
+                return Err("cancelled".to_owned());
+            }
+            if let Some(slot) = saver.slots.get_mut(&order.slot) {
+                *slot = Some(content);
+            }
+            let header = Header { rank: sent.rank, world: sent.world, ..header(content, number) };
+            Ok(Box::new(Fetched { sent, header }))
+        });
+        self.saver_hears(life, number, SaverEvent::FetchEnded { fetch: order.id, result });
+    }
+
+    /// The saver of a node is gone: what others were to fetch from it breaks off.
+    fn break_sends(&mut self, sends: BTreeMap<SendId, Sending>) {
+        for Sending { to: (life, saver, order), .. } in sends.into_values() {
+            let result = Err("the connection was reset".to_owned());
+            let event = Box::new(SaverEvent::FetchEnded { fetch: order.id, result });
+            self.after(PIPE, Action::SaverHears { life, saver, event });
+        }
     }
 
     /// The launcher is gone: its saver ends by itself.

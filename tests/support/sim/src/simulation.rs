@@ -75,6 +75,7 @@ pub struct Simulation {
     pub(crate) report: Report,
     pub(crate) disk: Disk,
     pub(crate) savers_made: u64,
+    pub(crate) sends_made: u64,
     /// The rounds of training, by their numbers and where their workers meet.
     pub(crate) courses: BTreeMap<(Round, (String, u16)), Course>,
     pub(crate) is_thorough: bool,
@@ -116,6 +117,7 @@ impl Simulation {
             report: Report::default(),
             disk: Disk::default(),
             savers_made: 0,
+            sends_made: 0,
             courses: BTreeMap::new(),
             is_thorough: plan.slots.len() <= THOROUGH,
             is_traced: std::env::var_os("DLROVER_SIM_TRACE").is_some(),
@@ -285,6 +287,8 @@ impl Simulation {
             Action::ManifestWritten { life, saver, dir, manifest } => {
                 self.on_manifest_written(life, saver, dir, *manifest);
             }
+            Action::FetchAsks { life, saver, order } => self.on_fetch_asks(life, saver, *order),
+            Action::SlotSent { life, saver, send } => self.on_slot_sent(life, saver, send),
             Action::TrainerTurn { life, spawn, local_rank } => self.on_trainer_turn(life, spawn, local_rank),
             Action::TrainerHears { life, saver, connection, reply, content } => {
                 self.on_reply(life, saver, connection, *reply, content);

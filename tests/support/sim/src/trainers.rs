@@ -170,6 +170,7 @@ impl Simulation {
             round: Some(trainer.round.0),
             format: Format::Pt,
             keep: None,
+            replicas: self.plan.saves.map_or(0, |saves| saves.replicas),
         };
         self.client_says(life, number, SaverEvent::Connected { connection, process });
         self.ask_saver(life, local_rank, Request::Hello(hello));

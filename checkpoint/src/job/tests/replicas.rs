@@ -1,0 +1,225 @@
+//! Steps that nodes fetch from the memory of others.
+
+use super::*;
+use crate::message::{Endpoint, Fetch, FetchSource, FetchedStep};
+
+const BYTES: u64 = 1000;
+
+/// Other nodes reach the node that says this.
+fn reached(node: &str, states: Vec<ShardState>) -> Vec<ShardState> {
+    let endpoint = Some(Endpoint { port: 7000, ticket: format!("ticket of {node}") });
+    states.into_iter().map(|state| ShardState { endpoint: endpoint.clone(), ..state }).collect()
+}
+
+/// What node `node` has of a state that every node has.
+fn copies(node: &str, rank: u32, steps: &[u64]) -> Vec<ShardState> {
+    reached(node, vec![copy(rank, steps, &[])])
+}
+
+/// The shards of a node that other nodes keep replicas of.
+fn kept(node: &str, first: u32, steps: &[u64]) -> Vec<ShardState> {
+    let states = pair(first, 4, steps, &[]).into_iter().map(|state| ShardState { replicas: 1, ..state });
+    reached(node, states.collect())
+}
+
+/// The replicas that a node has of the shards of another one.
+fn replicas(node: &str, first: u32, steps: &[u64]) -> Vec<ShardState> {
+    let states = pair(first, 4, steps, &[]).into_iter().map(|state| ShardState { is_replica: true, ..state });
+    reached(node, states.collect())
+}
+
+fn fetch(from: &str, shard: u32, n_shards: u32, is_replica: bool) -> Fetch {
+    Fetch {
+        shard,
+        n_shards,
+        replicated: n_shards == 1,
+        layout_id: 7,
+        bytes: BYTES,
+        is_replica,
+        given_up: 0,
+        from: FetchSource {
+            address: format!("host-{from}"),
+            port: 7000,
+            ticket: format!("ticket of {from}"),
+        },
+    }
+}
+
+fn fetch_order(round: u32, step: u64, fetch: Fetch) -> Order {
+    Order::Fetch { round, dir: dir(), step, fetch: Box::new(fetch) }
+}
+
+fn fetched(round: u32, step: u64) -> Order {
+    Order::Fetched { round, dir: dir(), step }
+}
+
+fn not_fetched(round: u32, step: u64, reason: &str) -> Order {
+    Order::NotFetched { round, dir: dir(), step, reason: reason.to_owned() }
+}
+
+/// Node `b` was lost, and `c` has its ranks. Returns what round 1 restores.
+fn replaced(job: &mut Job, of_a: Vec<ShardState>) -> (Vec<RestorePoint>, Vec<Effect<&'static str>>) {
+    job.end_round();
+    job.says("a", of_a);
+    job.on_gone(now(7), &"b");
+    job.begin_round(now(8), 1, 4, members(&["a", "c"]))
+}
+
+fn point(step: u64, fallback: RestorePoint, fetches: Vec<(u32, Fetch)>) -> RestorePoint {
+    RestorePoint { fetched: Some(FetchedStep { step, fetches }), ..fallback }
+}
+
+#[test]
+fn a_replaced_node_fetches_what_every_node_has() {
+    let mut job = Job::new(TIMEOUT, false);
+    job.begin_round(now(0), 0, 4, members(&["a", "b"]));
+    job.complete("a", 10);
+    let (points, effects) = replaced(&mut job, copies("a", 0, &[20, 30]));
+    assert_eq!(points, [point(30, disk(10, None), vec![(2, fetch("a", 0, 1, false))])]);
+    assert_eq!(effects, []);
+    // A node that has lost its link is told again.
+    let told = job.repeat(&"c");
+    let order = fetch_order(1, 30, fetch("a", 0, 1, false));
+    assert_eq!(told, [send("c", committed(10)), send("c", order)]);
+    let decided = job.says("c", copies("c", 0, &[30]));
+    let note = Effect::Note(Note::Fetched { dir: dir(), step: 30, nodes: 1 });
+    assert_eq!(decided, [vec![note], to_all(&["a", "c"], &fetched(1, 30))].concat());
+    assert_eq!(job.repeat(&"c"), [send("c", committed(10)), send("c", fetched(1, 30))]);
+}
+
+#[test]
+fn all_ranks_restore_an_older_step_when_a_node_cannot_fetch() {
+    let mut job = Job::new(TIMEOUT, false);
+    job.begin_round(now(0), 0, 4, members(&["a", "b"]));
+    job.complete("a", 10);
+    replaced(&mut job, copies("a", 0, &[20, 30]));
+    let decided = job.on_fetch_failed(now(9), &"c", &dir(), 30, 0, "no route to host");
+    let reason = "shard 0 cannot be fetched: no route to host";
+    let note = Effect::Note(Note::NotFetched { dir: dir(), step: 30, reason: reason.to_owned() });
+    assert_eq!(decided, [vec![note], to_all(&["a", "c"], &not_fetched(1, 30, reason))].concat());
+    // It was too late.
+    assert_eq!(job.says("c", copies("c", 0, &[30])), []);
+}
+
+#[test]
+fn what_one_node_cannot_give_another_one_may() {
+    let mut job = Job::new(TIMEOUT, false);
+    job.begin_round(now(0), 0, 6, members(&["a", "b", "c"]));
+    job.end_round();
+    job.says("a", copies("a", 0, &[30]));
+    job.says("c", copies("c", 3, &[30]));
+    job.on_gone(now(7), &"b");
+    let (points, _) = job.begin_round(now(8), 1, 6, members(&["a", "d", "c"]));
+    assert_eq!(points, [point(30, disk(0, None), vec![(2, fetch("a", 0, 1, false))])]);
+    let other = job.on_fetch_failed(now(9), &"d", &dir(), 30, 0, "the connection ended");
+    assert_eq!(other, [send("d", fetch_order(1, 30, fetch("c", 0, 1, false)))]);
+    let last = job.on_fetch_failed(now(9), &"d", &dir(), 30, 0, "the connection ended");
+    assert!(matches!(&last[0], Effect::Note(Note::NotFetched { .. })), "{last:?}");
+}
+
+#[test]
+fn a_fetch_that_takes_too_long_is_given_up() {
+    let mut job = Job::new(TIMEOUT, false);
+    job.begin_round(now(0), 0, 4, members(&["a", "b"]));
+    replaced(&mut job, copies("a", 0, &[30]));
+    assert_eq!(job.deadline(), Some(Moment(8000 + TIMEOUT)));
+    let late = job.on_deadline(Moment(8000 + TIMEOUT));
+    let reason = "it was not fetched within 600 s";
+    assert_eq!(late[1..], to_all(&["a", "c"], &not_fetched(1, 30, reason)));
+    assert_eq!(job.deadline(), None);
+}
+
+#[test]
+fn nothing_counts_before_it_is_decided_what_is_restored() {
+    let mut job = Job::new(TIMEOUT, false);
+    job.begin_round(now(0), 0, 4, members(&["a", "b"]));
+    job.complete("a", 10);
+    job.end_round();
+    job.says("a", reached("a", vec![copy(0, &[20, 30], &[20])]));
+    job.on_gone(now(7), &"b");
+    let (points, _) = job.begin_round(now(8), 1, 4, members(&["a", "c"]));
+    assert_eq!(points[0].fetched.as_ref().map(|it| it.step), Some(30));
+    assert_eq!(job.persisted("a", 20, 0, 1), []);
+    let decided = job.says("c", copies("c", 0, &[30]));
+    assert_eq!(decided[3..], [send("a", commit(20, 1))]);
+}
+
+#[test]
+fn a_common_step_is_copied_to_the_next_node_and_restored_from_there() {
+    let mut job = Job::new(TIMEOUT, false);
+    job.begin_round(now(0), 0, 4, members(&["a", "b"]));
+    assert_eq!(job.says("a", kept("a", 0, &[30])), []);
+    let copied = job.says("b", kept("b", 2, &[30]));
+    let order = |from: &str, shard| fetch_order(0, 30, fetch(from, shard, 4, true));
+    let expected = [
+        send("b", order("a", 0)),
+        send("b", order("a", 1)),
+        send("a", order("b", 2)),
+        send("a", order("b", 3)),
+    ];
+    assert_eq!(copied, expected);
+    // Nothing is ordered twice.
+    assert_eq!(job.says("b", kept("b", 2, &[30])), []);
+    let both =
+        |first: u32, of: u32, node: &str| [kept(node, first, &[30]), replicas(node, of, &[30])].concat();
+    assert_eq!(job.says("b", both(2, 0, "b")), []);
+    assert_eq!(job.says("a", both(0, 2, "a")), []);
+    assert_eq!(job.deadline(), None);
+
+    let (points, effects) = replaced(&mut job, both(0, 2, "a"));
+    let wanted = vec![(2, fetch("a", 2, 4, false)), (2, fetch("a", 3, 4, false))];
+    assert_eq!((points, effects), (vec![point(30, disk(0, None), wanted)], vec![]));
+    assert_eq!(job.says("c", reached("c", vec![shard(2, 4, &[30], &[])])), []);
+    let decided = job.says("c", reached("c", pair(2, 4, &[30], &[])));
+    assert_eq!(decided[1..3], to_all(&["a", "c"], &fetched(1, 30)));
+}
+
+#[test]
+fn at_a_breakpoint_a_replica_is_written_in_the_place_of_a_lost_shard() {
+    let mut job = job(&["a", "b"]);
+    job.end_round();
+    // The lost node might have said that there is a newer one.
+    assert_eq!(job.says("a", [kept("a", 0, &[30]), replicas("a", 2, &[30])].concat()), []);
+    let written = job.on_gone(now(7), &"b");
+    let order = Order::Persist { dir: dir(), step: 30, replicas: vec![2, 3] };
+    assert_eq!(written, [note_saved(30), send("a", order)]);
+}
+
+#[test]
+fn shards_of_another_world_or_of_ranks_that_moved_are_not_fetched() {
+    for (world, nodes) in [(6, vec!["a", "c", "d"]), (4, vec!["c", "a"])] {
+        let mut job = Job::new(TIMEOUT, false);
+        job.begin_round(now(0), 0, 4, members(&["a", "b"]));
+        job.end_round();
+        job.says("a", [kept("a", 0, &[30]), replicas("a", 2, &[30])].concat());
+        job.on_gone(now(7), &"b");
+        let mut next = members(&nodes);
+        for member in next.iter_mut().filter(|member| member.node == "a") {
+            member.is_void = member.first_rank != 0;
+        }
+        assert_eq!(job.begin_round(now(8), 1, world, next), (vec![], vec![]));
+    }
+}
+
+#[test]
+fn nodes_that_cannot_be_reached_are_no_source() {
+    let mut job = Job::new(TIMEOUT, false);
+    job.begin_round(now(0), 0, 4, members(&["a", "b"]));
+    let (points, _) = replaced(&mut job, vec![copy(0, &[30], &[])]);
+    assert_eq!(points, []);
+}
+
+#[test]
+fn many_new_nodes_take_the_step_from_disk() {
+    let mut job = Job::new(TIMEOUT, false);
+    job.begin_round(now(0), 0, 2, members(&["a"]));
+    for (nodes, is_fetched) in
+        [(vec!["a", "b", "c", "d", "e"], true), (vec!["a", "f", "g", "h", "i", "j"], false)]
+    {
+        job.end_round();
+        job.says("a", copies("a", 0, &[30]));
+        let world = u32::try_from(nodes.len()).unwrap() * 2;
+        let (points, _) = job.begin_round(now(8), 1, world, members(&nodes));
+        assert_eq!(points.first().is_some_and(|point| point.fetched.is_some()), is_fetched, "{nodes:?}");
+    }
+}

@@ -1,0 +1,202 @@
+//! Slots that other nodes fetch. Anything can connect to the port: before it has shown the ticket it gets nothing, and
+//! holds one of few places for a few seconds.
+
+use std::{
+    io::{self, Write as _},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream as StdStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use checkpoint::{
+    message::{Endpoint, Level, ShardId},
+    slots::{Event, SendId, Sent, SlotId},
+};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::{
+    io::AsyncReadExt as _,
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, mpsc},
+    time::{sleep, timeout},
+};
+
+use super::{
+    input::{Input, Outcome},
+    session::Session,
+    slot_file::SlotFile,
+    threads::{Lane, Work},
+    transfer::{Answer, Ask, IDLE, MAX_LINE, VERSION, line, write_slot},
+};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 64;
+
+/// How long a node may take to say what it wants.
+const ASK: Duration = Duration::from_secs(5);
+
+/// Connections that have not said yet what they want, at most.
+const UNKNOWN: usize = 64;
+
+/// Between two attempts while the process has no room for a descriptor.
+const NO_ROOM: Duration = Duration::from_millis(100);
+
+/// Listens at any free port of all addresses. Must be called inside the runtime.
+///
+/// # Errors
+/// When the system has no port, or no network.
+pub(super) fn listen(ticket: &str, run_id: &str, inputs: &mpsc::Sender<Input>) -> io::Result<Endpoint> {
+    let listener = bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0))
+        .or_else(|_| bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0)))?;
+    let listener = TcpListener::from_std(listener)?;
+    let endpoint = Endpoint { port: listener.local_addr()?.port(), ticket: ticket.to_owned() };
+    tokio::spawn(accept(listener, endpoint.ticket.clone(), run_id.to_owned(), inputs.clone()));
+    Ok(endpoint)
+}
+
+fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+async fn accept(listener: TcpListener, ticket: String, run_id: String, inputs: mpsc::Sender<Input>) {
+    let places = Arc::new(Semaphore::new(UNKNOWN));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let (socket, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                sleep(NO_ROOM).await;
+                let text = format!("cannot accept a connection of another node: {error}; trying again");
+                if inputs.send(Input::NotAccepted(text)).await.is_err() {
+                    return;
+                }
+                continue;
+            }
+        };
+        let (ticket, run_id, inputs) = (ticket.clone(), run_id.clone(), inputs.clone());
+        tokio::spawn(async move {
+            let input = match asked(socket, &ticket, &run_id).await {
+                Ok((socket, ask)) => Input::Asked(socket, Box::new(ask)),
+                Err(why) => Input::NotAccepted(format!(
+                    "a connection from {} to the port for checkpoints was closed: {why}",
+                    peer.ip()
+                )),
+            };
+            drop(place);
+            let _loop_ended = inputs.send(input).await;
+        });
+    }
+}
+
+/// What a connection asks for, if it may.
+async fn asked(mut socket: TcpStream, ticket: &str, run_id: &str) -> Result<(StdStream, Ask), String> {
+    let mut received = Vec::new();
+    let read = async {
+        while !received.contains(&b'\n') {
+            if received.len() > MAX_LINE {
+                return Err(format!("its first line has more than {MAX_LINE} bytes"));
+            }
+            match socket.read_buf(&mut received).await {
+                Ok(0) => return Err("it ended before it had said what it wants".to_owned()),
+                Ok(_) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Ok(())
+    };
+    let late = |_| Err(format!("it did not say what it wants within {} s", ASK.as_secs()));
+    timeout(ASK, read).await.unwrap_or_else(late)?;
+    let first = received.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let ask: Ask = serde_json::from_slice(first).map_err(|_| "it does not speak this protocol".to_owned())?;
+    if ask.v != VERSION {
+        return Err(format!("it has version {} of the protocol, this saver version {VERSION}", ask.v));
+    }
+    if !is_same(&ask.ticket, ticket) || ask.run_id != run_id {
+        return Err("it is not of this job: its ticket or run id is another one".to_owned());
+    }
+    let blocking = |socket: TcpStream| -> io::Result<StdStream> {
+        let socket = socket.into_std()?;
+        socket.set_nonblocking(false)?;
+        socket.set_write_timeout(Some(IDLE))?;
+        socket.set_nodelay(true)?;
+        Ok(socket)
+    };
+    Ok((blocking(socket).map_err(|error| error.to_string())?, ask))
+}
+
+/// Without telling by the time that it takes how many letters fit.
+fn is_same(said: &str, ticket: &str) -> bool {
+    let differ = said.bytes().zip(ticket.bytes()).fold(0, |differ, (a, b)| differ | (a ^ b));
+    said.len() == ticket.len() && differ == 0
+}
+
+/// A node that has shown the ticket.
+#[derive(Debug)]
+pub(super) struct Asker {
+    /// Until something is sent.
+    socket: Option<StdStream>,
+    is_cancelled: Arc<AtomicBool>,
+}
+
+impl Session {
+    pub(super) fn asked(&mut self, socket: StdStream, ask: Ask) -> Event {
+        self.sends += 1;
+        let send = SendId(self.sends);
+        let asker = Asker { socket: Some(socket), is_cancelled: Arc::default() };
+        self.askers.insert(send, asker);
+        let Ask { dir, shard, step, layout_id, bytes, .. } = ask;
+        Event::Asked { send, shard: ShardId { dir, shard }, step, layout_id, bytes }
+    }
+
+    pub(super) fn send_slot(&mut self, send: SendId, slot: SlotId, sent: Sent) {
+        let asker = self.askers.get_mut(&send);
+        let socket = asker.and_then(|asker| Some((asker.socket.take()?, Arc::clone(&asker.is_cancelled))));
+        let file = self.slots.get(&slot).cloned();
+        let ended = move || Outcome::from(Event::SendEnded { send });
+        let run = move || {
+            let Some(((socket, is_cancelled), file)) = socket.zip(file) else { return ended() };
+            let step = sent.step;
+            match send_to(&socket, &file, sent, &is_cancelled) {
+                Ok(()) => ended(),
+                // The slot was needed for a save, which is as it should be.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => ended(),
+                Err(error) => {
+                    let peer =
+                        socket.peer_addr().map_or_else(|_| "a node".to_owned(), |it| it.ip().to_string());
+                    let text = format!("sending step {step} to {peer} failed: {error}");
+                    Outcome { logs: vec![(Level::Info, text)], ..ended() }
+                }
+            }
+        };
+        self.threads.push(Lane::Send, Work { run: Box::new(run), failed: Arc::new(move |_| ended()) });
+    }
+
+    pub(super) fn refuse_send(&mut self, send: SendId, reason: String) {
+        let Some(socket) = self.askers.remove(&send).and_then(|asker| asker.socket) else { return };
+        // A new connection has room for the line, and a node that is gone needs none.
+        let _gone = socket.set_nonblocking(true).and_then(|()| {
+            let mut socket = &socket;
+            socket.write_all(line(&Answer::Error(reason)).as_bytes())
+        });
+    }
+
+    pub(super) fn cancel_send(&self, send: SendId) {
+        if let Some(asker) = self.askers.get(&send) {
+            asker.is_cancelled.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+fn send_to(mut socket: &StdStream, file: &SlotFile, sent: Sent, is_cancelled: &AtomicBool) -> io::Result<()> {
+    socket.write_all(line(&Answer::Sent(sent)).as_bytes())?;
+    write_slot(file, &mut socket, is_cancelled)
+}
