@@ -245,10 +245,10 @@ class Checkpointer:
         return answer, restored
 
     def _alone_or_raise(self, why):
-        # Ranks of other nodes may take a newer step from memory.
-        if self._place.world > self._place.local_world:
+        # Other ranks may take a newer step from memory, those of this node too: they may have asked the saver before.
+        if self._place.world > 1:
             raise FlashCheckpointError(
-                "%s. Other nodes may load another step, so this worker does not go on; the job restarts it" % why
+                "%s. Other ranks may load another step, so this worker does not go on; the job restarts it" % why
             )
         say("%s; loading from disk" % why)
         return {"source": "alone", "reason": why}
