@@ -26,7 +26,7 @@ const QUICK: [&str; 8] = [
     "test_tree",
     "test_with_saver",
 ];
-const OF_MANY_PROCESSES: [&str; 2] = ["test_adaptors", "test_fsdp"];
+const OF_MANY_PROCESSES: [&str; 3] = ["test_adaptors", "test_fsdp", "test_shards"];
 
 /// Only a hang takes longer.
 const LONGEST: Duration = Duration::from_secs(900);

@@ -6,13 +6,14 @@ import threading
 import time
 
 from .. import busy
-from . import accelerator, disk, documents, synchronous
+from . import accelerator, common_step, disk, documents, exchange, synchronous
 from .errors import FlashCheckpointError, NoSaver, NothingLoads, SaverLost, SaverRefused
+from .exchange import Exchange
 from .identity import absolute
 from .layout import Layout
 from .notices import say, say_once
 from .result import LastLoad, StorageType, not_saved, saved
-from .saver import Saver
+from .saver import LOAD_TIMEOUT, Saver
 from .slot import meta_bytes
 from .tree import flatten
 
@@ -47,6 +48,8 @@ class Checkpointer:
         self._save_timeout = float(save_timeout)
         self._on_error = on_error
         self._saver = Saver(identity, save_timeout)
+        # With the ranks that have other parts of the state.
+        self._exchange = Exchange("%s in %s" % (identity.format, identity.dir), place, save_timeout)
         self._layout = None
         self._preparation = None
         # The newest step that the saver is to write to disk.
@@ -204,25 +207,65 @@ class Checkpointer:
 
     def _load_newest(self):
         self._join_preparation()
+        if self._asks_all():
+            return self._load_with_all()
         answer, restored = self._ask_for_load()
         source, step = answer.get("source"), answer.get("step")
         if restored is not None:
             self.last_load = LastLoad("memory", step, answer.get("reason", ""))
             return restored.take_state()
+        if source == "disk" and self._identity.n_shards > 1:
+            # The saver has checked a part of the files, and passes over a step for this rank only.
+            return self._load_alone(answer.get("reason", ""), step)
         if source == "disk":
-            try:
-                state = disk.load_file(answer["path"])
-            except Exception as error:
-                raise NothingLoads(
-                    "step %s cannot be loaded from %s, although its checksums are right: %s: %s"
-                    % (step, answer.get("path"), type(error).__name__, error)
-                )
-            self.last_load = LastLoad("disk", step, answer.get("reason", ""))
-            return state
+            return self._load_file(step, answer.get("path"), answer.get("reason", ""))
         if source == "none":
             self.last_load = LastLoad("none", None, answer.get("reason", ""))
             return {}
         return self._load_alone(answer["reason"])
+
+    def _load_file(self, step, path, reason):
+        try:
+            state = disk.load_file(path)
+        except Exception as error:
+            raise disk.not_loaded(step, path, error)
+        self.last_load = LastLoad("disk", step, reason)
+        return state
+
+    def _asks_all(self):
+        """Whether all ranks decide what is loaded: each has a part of the state, and the others can be asked."""
+        return self._identity.n_shards > 1 and self._place.world > 1 and exchange.is_possible()
+
+    def _load_with_all(self):
+        """Loads the part of this rank, of the step that all ranks load. All ranks call it."""
+        restored, path = None, None
+        try:
+            answer, restored = self._ask_for_load()
+            source, path = answer.get("source"), answer.get("path")
+            # Each has a file of its own.
+            mine = "memory" if restored else source, answer.get("step"), None, answer.get("reason") or ""
+        except NothingLoads as error:
+            mine = "alone", None, None, "rank %d: %s" % (self._place.rank, error)
+        except Exception as error:
+            # All ranks must know.
+            mine = "error", None, None, "rank %d: %s" % (self._place.rank, error)
+        source, step, _, reason = self._exchange.together("load", mine, common_step.same_for_all, LOAD_TIMEOUT)
+        if source == "memory":
+            self.last_load = LastLoad("memory", step, reason)
+            return restored.take_state()
+        if restored is not None:
+            # It is not loaded, and must not hold the slot.
+            restored.take_state()
+        if source == "disk":
+            return self._load_file(step, path, reason)
+        if source == "none":
+            self.last_load = LastLoad("none", None, reason)
+            return {}
+        candidate, last_load = common_step.newest_on_disk(self._exchange, self._identity, reason, disk.check_format)
+        if candidate is None:
+            self.last_load = last_load
+            return {}
+        return self._load_file(candidate.step, candidate.path, reason)
 
     def _ask_for_load(self):
         """What the saver says where to load from; of source `alone` when this process is to look itself."""
@@ -245,6 +288,8 @@ class Checkpointer:
         return answer, restored
 
     def _alone_or_raise(self, why):
+        if self._asks_all():
+            return {"source": "alone", "reason": why}
         # Other ranks may take a newer step from memory, those of this node too: they may have asked the saver before.
         if self._place.world > 1:
             raise FlashCheckpointError(
@@ -253,9 +298,15 @@ class Checkpointer:
         say("%s; loading from disk" % why)
         return {"source": "alone", "reason": why}
 
-    def _load_alone(self, why):
+    def _load_alone(self, why, at_most=None):
         own = self._identity
-        state, candidate = disk.load_newest(own.dir, own.rank, own.shard, own.n_shards)
+        if own.n_shards > 1:
+            say_once(
+                "check all",
+                "torch.distributed is not initialized, so each rank reads and checks the files of all ranks; call "
+                "init_process_group() before a checkpoint is loaded",
+            )
+        state, candidate = disk.load_newest(own.dir, own.rank, own.shard, own.n_shards, at_most)
         if candidate is None:
             self.last_load = LastLoad("none", None, "%s has no checkpoint" % self._identity.dir)
             return {}

@@ -27,6 +27,10 @@ class Unusable(Exception):
     """A document or a file is not what it must be."""
 
 
+class Unreadable(Unusable):
+    """The file system does not say what is in a file that is there: it may say so later, or to another process."""
+
+
 def read_tracker(directory):
     """The step that counts, or None without a tracker. Raises Unusable when it names none."""
     try:
@@ -145,8 +149,10 @@ def verify(directory, summed, with_content=True):
                         "%s was changed after it was written: the checksum from byte %d on is %08x; expected %08x"
                         % (path, at, found, expected)
                     )
-    except OSError as error:
+    except FileNotFoundError as error:
         raise Unusable("%s cannot be read: %s" % (path, error))
+    except OSError as error:
+        raise Unreadable("%s cannot be read: %s" % (path, error))
 
 
 def files_of(manifest):

@@ -6,6 +6,7 @@ of training.
 
 import datetime
 import pickle
+import sys
 import time
 import zlib
 
@@ -56,6 +57,16 @@ class Exchange:
         for other in range(1, world):
             channel.put("from", other, ("answer", answers[other]))
         return answers[0]
+
+
+def is_possible():
+    """Whether all ranks can be asked: torch.distributed is initialized."""
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    try:
+        return bool(distributed.is_available() and distributed.is_initialized())
+    except Exception:
+        # Not built with it, or not there.
+        return False
 
 
 class _Channel:

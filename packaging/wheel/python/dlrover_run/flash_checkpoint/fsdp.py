@@ -13,11 +13,10 @@ import collections.abc
 import os
 
 from .. import busy
-from . import disk, documents, identity
+from . import common_step, documents, identity
 from .checkpointer import Checkpointer
 from .ddp import DdpCheckpointer
 from .errors import FlashCheckpointError, NoSaver, SaverLost, SaverRefused
-from .exchange import Exchange
 from .identity import Place, absolute
 from .result import LastLoad, StorageType
 from .saver import LOAD_TIMEOUT
@@ -50,7 +49,6 @@ class FsdpShardCheckpointer(Checkpointer):
         place = Place.find()
         who = identity.of_sharded(checkpoint_dir, place, "dcp", keep_of(deletion_strategy))
         super().__init__(who, place, save_timeout, replica_count, comm_backend, on_error)
-        self._exchange = Exchange(who.dir, place, self._save_timeout)
         # By the key of their parts: a RankPlan, or the NoSaver that all ranks agreed on.
         self._plans = collections.OrderedDict()
 
@@ -169,7 +167,7 @@ class FsdpShardCheckpointer(Checkpointer):
         """(a reader, LastLoad) for what all ranks load; for source `disk` its folder instead of the reader."""
         self._join_preparation()
         reader, mine = self._mine()
-        source, step, path, reason = self._exchange.together("load", mine, _same_for_all, LOAD_TIMEOUT)
+        source, step, path, reason = self._exchange.together("load", mine, common_step.same_for_all, LOAD_TIMEOUT)
         if source == "memory":
             return reader, LastLoad("memory", step, reason)
         reader = None
@@ -177,7 +175,8 @@ class FsdpShardCheckpointer(Checkpointer):
             return None, LastLoad("none", None, reason)
         if source == "disk":
             return path, LastLoad("disk", step, reason)
-        return self._newest_on_disk(reason)
+        candidate, last_load = common_step.newest_on_disk(self._exchange, self._identity, reason, _check_format)
+        return candidate and candidate.path, last_load
 
     def _mine(self):
         """(a reader or None, what this rank could load)."""
@@ -197,38 +196,6 @@ class FsdpShardCheckpointer(Checkpointer):
     def _alone_or_raise(self, why):
         # All ranks decide.
         return {"source": "alone", "reason": why}
-
-    def _newest_on_disk(self, why):
-        """The newest folder whose files every rank found whole; each checks a part of them."""
-        rank, world = self._place.rank, self._place.world
-        folder = disk.Folder(self.checkpoint_dir)
-        names = [(each.step, each.path) for each in folder.candidates(rank, rank, world)] if rank == 0 else []
-        is_empty = folder.is_empty()
-        names, is_empty = self._exchange.together("candidates", None, lambda each: [(names, is_empty)] * len(each))
-        if is_empty:
-            return None, LastLoad("none", None, "%s has no checkpoint" % self.checkpoint_dir)
-        for step, path in names:
-            candidate = disk.Candidate(step, path, folder.manifests.get(step))
-            fault = self._fault_of(folder, candidate, lambda shard: shard % world == rank)
-            fault = self._exchange.together("check %d" % step, fault, _first_fault, LOAD_TIMEOUT)
-            if fault is None:
-                return path, LastLoad("disk", step, why)
-            if rank == 0:
-                folder.pass_over("step %d: %s" % (step, fault))
-            else:
-                folder.passed.append("step %d: %s" % (step, fault))
-        raise folder.nothing_loads()
-
-    def _fault_of(self, folder, candidate, is_own):
-        try:
-            if candidate.manifest is None or candidate.manifest["format"] != "dcp":
-                raise documents.Unusable("it is no folder of torch.distributed.checkpoint with a manifest")
-            if not os.path.exists(os.path.join(candidate.path, ".metadata")):
-                raise documents.Unusable("%s has no .metadata" % candidate.path)
-            folder.verify(candidate, is_own)
-        except documents.Unusable as error:
-            return str(error)
-        return None
 
 
 class FsdpFullCheckpointer(DdpCheckpointer):
@@ -262,10 +229,6 @@ class FsdpFullCheckpointer(DdpCheckpointer):
         return full_state.load_into(model, optimizer, state) if state else {}
 
 
-def _first_fault(faults):
-    return [next(filter(None, faults), None)] * len(faults)
-
-
 def _decided(attempts, decide):
     """(why all ranks write alone or None, a result) for each rank. Raises when a rank has a fault."""
     for kind, text in attempts:
@@ -277,19 +240,11 @@ def _decided(attempts, decide):
     return [(None, result) for result in decide([result for _, result in attempts])]
 
 
-def _same_for_all(answers):
-    """(source, step, path, reason) for each rank: the same, and `alone` when rank 0 must look for what all can load."""
-    errors = [reason for source, _, _, reason in answers if source == "error"]
-    if errors:
-        raise FlashCheckpointError(errors[0])
-    first = answers[0]
-    if first[0] in ("memory", "disk", "none") and all(each[:3] == first[:3] for each in answers):
-        return [first] * len(answers)
-    found = sorted({"%s, step %s" % (source, step) for source, step, _, _ in answers if source != "alone"})
-    reason = next((reason for source, _, _, reason in answers if source == "alone"), None)
-    if found:
-        reason = "the ranks have different steps (%s)" % "; ".join(found)
-    return [("alone", None, None, reason or "there is no saver")] * len(answers)
+def _check_format(candidate):
+    if candidate.manifest is None or candidate.manifest["format"] != "dcp":
+        raise documents.Unusable("it is no folder of torch.distributed.checkpoint with a manifest")
+    if not os.path.exists(os.path.join(candidate.path, ".metadata")):
+        raise documents.Unusable("%s has no .metadata" % candidate.path)
 
 
 # The name that it had first.
