@@ -37,6 +37,16 @@ class WithoutTorch(ShardsTest):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual(self.loaded(out), [[10, 0, "disk"], [10, 1, "disk"]], done.stderr)
 
+    def test_an_order_of_millions_of_numbers_survives(self):
+        program = os.path.join(HERE, "programs", "long_list.py")
+        words, done = rounds([program, self.folder, "MEMORY"], [program, self.folder, "DISK"])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        alone = subprocess.run(
+            [sys.executable, program, self.folder, "DISK"], env=environment(), capture_output=True, timeout=300
+        )
+        words += [line.split() for line in alone.stdout.decode().splitlines()]
+        self.assertEqual([word[1:] for word in words], [["none", "0"], ["memory", "1"], ["disk", "2"]], done.stderr)
+
 
 @needs_torch
 @unittest.skipIf(SAVER is None, "DLROVER_SAVER names no saver")

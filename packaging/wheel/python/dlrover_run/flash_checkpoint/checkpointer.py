@@ -6,8 +6,8 @@ import threading
 import time
 
 from .. import busy
-from . import accelerator, common_step, disk, documents, exchange, synchronous
-from .errors import FlashCheckpointError, NoSaver, NothingLoads, SaverLost, SaverRefused
+from . import accelerator, common_step, disk, documents, exchange, limits, synchronous
+from .errors import FlashCheckpointError, NoSaver, NothingLoads, SaverLost, SaverRefused, TooLarge
 from .exchange import Exchange
 from .identity import absolute
 from .layout import Layout
@@ -154,7 +154,9 @@ class Checkpointer:
         if isinstance(error, SaverLost):
             # A saver that hangs may hang because of the disk.
             return not error.timed_out
-        return isinstance(error, NoSaver) or isinstance(error, SaverRefused) and error.code == "no_memory"
+        if isinstance(error, (NoSaver, TooLarge)):
+            return True
+        return isinstance(error, SaverRefused) and error.code == "no_memory"
 
     def _not_saved(self, error, key, step, text, began):
         text = "step %d is not saved: %s" % (step, text)
@@ -327,6 +329,7 @@ class Checkpointer:
         if self._layout is None or not self._layout.fits(flat, needed):
             names = self._flatten(state, with_names=True).names
             self._layout = Layout(names, flat.tensors, flat.keys, needed, self._keeps_strides)
+        limits.check(flat, needed - flat.odd_bytes + len(self._layout.table))
         return self._layout
 
     def _join_preparation(self):

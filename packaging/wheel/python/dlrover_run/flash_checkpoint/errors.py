@@ -1,6 +1,6 @@
 """What goes wrong between a worker and the saver of its node. Every text says what happened, why, and what to do."""
 
-__all__ = ["FlashCheckpointError", "NoSaver", "NothingLoads", "SaverLost", "SaverRefused"]
+__all__ = ["FlashCheckpointError", "NoSaver", "NothingLoads", "SaverLost", "SaverRefused", "TooLarge"]
 
 
 class FlashCheckpointError(Exception):
@@ -37,6 +37,10 @@ class SaverRefused(FlashCheckpointError):
         self.code = str(reply.get("code", "unknown"))
         self.reply = reply
         super().__init__(str(reply.get("text") or "the saver gives no reason") + " (%s)" % self.code)
+
+
+class TooLarge(FlashCheckpointError):
+    """The state is more than the saver reads, so that it must be written to disk without it."""
 
 
 class NothingLoads(FlashCheckpointError):

@@ -16,7 +16,7 @@ from .. import busy
 from . import common_step, documents, identity
 from .checkpointer import Checkpointer
 from .ddp import DdpCheckpointer
-from .errors import FlashCheckpointError, NoSaver, SaverLost, SaverRefused
+from .errors import FlashCheckpointError, NoSaver, SaverLost, SaverRefused, TooLarge
 from .identity import Place, absolute
 from .result import LastLoad, StorageType
 from .saver import LOAD_TIMEOUT
@@ -149,7 +149,7 @@ class FsdpShardCheckpointer(Checkpointer):
         try:
             return None, call()
         except Exception as error:
-            is_alone = isinstance(error, (NoSaver, SaverLost))
+            is_alone = isinstance(error, (NoSaver, SaverLost, TooLarge))
             is_alone = is_alone or isinstance(error, SaverRefused) and error.code == "no_memory"
             text = "rank %d: %s" % (self._place.rank, error)
             return "alone" if is_alone else "fault", text
