@@ -248,6 +248,29 @@ class Faults(ClientTest):
         self.addCleanup(setattr, saver_module, "_WAIT_GRACE", original)
         self.assertFalse(checkpointer.wait_latest_checkpoint(timeout=0.2))
 
+    def test_a_saver_that_may_live_is_not_written_around(self):
+        """What it still writes would count instead of the newer step."""
+        saver = self.reference()
+        checkpointer = DdpCheckpointer(self.folder, save_timeout=0.5)
+        self.assertTrue(checkpointer.save_checkpoint(1, STATE))
+        saver.faults["begin"] = "hang"
+        self.assertIn("did not answer begin in time", checkpointer.save_checkpoint(2, STATE).error)
+        # Also while it is not asked.
+        self.assertIn("did not answer begin in time", checkpointer.save_checkpoint(3, STATE).error)
+        saver.faults["hello"] = "hang"
+        checkpointer._saver._not_before = 0
+        self.assertIn("did not answer hello in time", checkpointer.save_checkpoint(4, STATE).error)
+        checkpointer._saver._not_before = 0
+        self.assertTrue(checkpointer.save_checkpoint(5, STATE))
+        # A connection that breaks: the saver answers on another one.
+        saver.faults["begin"] = "close"
+        self.assertIn("the saver closed the connection", checkpointer.save_checkpoint(6, STATE).error)
+        self.assertTrue(checkpointer.save_checkpoint(7, STATE))
+        self.assertEqual(os.listdir(self.folder), [])
+        saver.stop()
+        self.assertTrue(checkpointer.save_checkpoint(8, STATE))
+        self.assertEqual(sorted(os.listdir(self.folder)), [".dlrover", "8", "dlrover_latest.txt"])
+
     def test_a_slot_that_is_not_whole_is_not_loaded(self):
         saver = self.reference()
         DdpCheckpointer(self.folder).save_checkpoint(1, STATE)

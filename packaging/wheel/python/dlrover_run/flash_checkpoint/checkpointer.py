@@ -90,7 +90,7 @@ class Checkpointer:
         except FlashCheckpointError as error:
             if isinstance(error, SaverLost):
                 self._saver.lose(error)
-            if isinstance(error, NoSaver) and self._queued is None:
+            if self._queued is None and self._saver.is_gone(error):
                 # What was saved was written before the save returned.
                 return True
             say("it is not known whether the newest checkpoint is on disk: %s" % error)
@@ -151,12 +151,9 @@ class Checkpointer:
 
     def _may_write_alone(self, error):
         """Whether this process writes to disk itself after this error."""
-        if isinstance(error, SaverLost):
-            # A saver that hangs may hang because of the disk.
-            return not error.timed_out
-        if isinstance(error, (NoSaver, TooLarge)):
+        if isinstance(error, TooLarge) or isinstance(error, SaverRefused) and error.code == "no_memory":
             return True
-        return isinstance(error, SaverRefused) and error.code == "no_memory"
+        return self._saver.is_gone(error)
 
     def _not_saved(self, error, key, step, text, began):
         text = "step %d is not saved: %s" % (step, text)

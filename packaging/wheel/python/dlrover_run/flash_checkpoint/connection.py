@@ -34,9 +34,13 @@ class Connection:
         try:
             self._socket.settimeout(_remaining(deadline))
             self._socket.connect("\0" + address[1:] if address.startswith("@") else address)
+        except socket.timeout:
+            self.close()
+            raise SaverLost("the saver at %s took no connection in time" % address, timed_out=True)
         except (OSError, ValueError) as error:
             self.close()
-            raise SaverLost("no connection to the saver at %s: %s" % (address, error))
+            is_closed = isinstance(error, (ConnectionRefusedError, FileNotFoundError))
+            raise SaverLost("no connection to the saver at %s: %s" % (address, error), is_closed=is_closed)
 
     @property
     def closed(self):
@@ -80,7 +84,9 @@ class Connection:
                 raise SaverLost("the saver did not answer %s in time" % what, timed_out=True)
             except OSError as error:
                 self._give_up(descriptors)
-                raise SaverLost("the connection to the saver broke during %s: %s" % (what, error))
+                is_closed = isinstance(error, (BrokenPipeError, ConnectionResetError))
+                text = "the connection to the saver broke during %s: %s" % (what, error)
+                raise SaverLost(text, is_closed=is_closed)
             except BaseException:
                 # An interrupt too: the answer would be taken for that of the next request.
                 self._give_up(descriptors)
@@ -117,7 +123,7 @@ class Connection:
             if flags & socket.MSG_CTRUNC:
                 raise SaverLost("file descriptors of the saver got lost: this process may have too many open files")
             if not data:
-                raise SaverLost("the saver closed the connection")
+                raise SaverLost("the saver closed the connection", is_closed=True)
             self._buffer += data
         line, self._buffer = self._buffer.split(b"\n", 1)
         if self._buffer:

@@ -22,12 +22,14 @@ class NoSaver(FlashCheckpointError):
 class SaverLost(FlashCheckpointError):
     """The connection to the saver ended in the middle of a request, or what came makes no sense.
 
-    `timed_out`: the saver did not answer within the time limit; it may still be there.
+    `timed_out`: the saver did not answer within the time limit; it may still be there. `is_closed`: the other end of the
+    connection was closed, or is not there; on a new connection this says that there is no saver.
     """
 
-    def __init__(self, text, timed_out=False):
+    def __init__(self, text, timed_out=False, is_closed=False):
         super().__init__(text)
         self.timed_out = timed_out
+        self.is_closed = is_closed
 
 
 class SaverRefused(FlashCheckpointError):

@@ -149,8 +149,10 @@ class FsdpShardCheckpointer(Checkpointer):
         try:
             return None, call()
         except Exception as error:
-            is_alone = isinstance(error, (NoSaver, SaverLost, TooLarge))
-            is_alone = is_alone or isinstance(error, SaverRefused) and error.code == "no_memory"
+            if isinstance(error, SaverLost):
+                self._saver.lose(error)
+            is_alone = isinstance(error, TooLarge) or isinstance(error, SaverRefused) and error.code == "no_memory"
+            is_alone = is_alone or self._saver.is_gone(error)
             text = "rank %d: %s" % (self._place.rank, error)
             return "alone" if is_alone else "fault", text
 

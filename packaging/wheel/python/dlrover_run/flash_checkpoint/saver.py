@@ -62,7 +62,10 @@ class Saver:
         self._process = os.getpid()
 
     def connect(self):
-        """Makes sure that there is a connection. Raises NoSaver when there is no saver, or it was lost a moment ago."""
+        """Makes sure that there is a connection.
+
+        Raises NoSaver when there is no saver, and SaverLost when that is not known: it may live, and not answer.
+        """
         if self._process != os.getpid():
             self._forget_parent()
         if self._connection is not None and not self._connection.closed:
@@ -78,9 +81,11 @@ class Saver:
             raise self._failure.with_traceback(None)
         try:
             self._hello(address, now + min(self.timeout, _HELLO_TIMEOUT))
-        except (SaverLost, SaverRefused) as error:
+        except SaverLost as error:
+            raise self.lose(NoSaver("lost", str(error)) if error.is_closed else error)
+        except SaverRefused as error:
             raise self.lose(error)
-        self._pause = _FIRST_PAUSE
+        self._pause, self._failure = _FIRST_PAUSE, None
 
     def prepare(self, layout, device):
         """Gets slots for states of this layout and gives them memory, pinned for GPU `device` unless it is None.
@@ -192,17 +197,35 @@ class Saver:
         if self._connection is not None and self._process == os.getpid():
             self._connection.close()
 
+    def is_gone(self, error):
+        """Whether there is no saver any more, after `error`: only then may this process write to disk itself.
+
+        A saver that lives may have a step on its way to disk, which would then count instead of a newer one.
+        """
+        if isinstance(error, SaverLost) and not error.timed_out:
+            # A connection breaks for other reasons, too. The launcher closes a new one when there is no saver.
+            self._not_before, epoch = 0.0, self.epoch
+            try:
+                self.connect()
+                # Another one has taken its place.
+                return epoch not in (0, self.epoch)
+            except (NoSaver, SaverLost, SaverRefused) as found:
+                error = found
+        return isinstance(error, NoSaver)
+
     def lose(self, error):
         """Gives the connection up for a while. Returns the error of calls until then."""
+        if error is self._failure:
+            # It was raised by a call in that while.
+            return error
         self.close()
         self._slots, self._layout = {}, None
         self._not_before = time.monotonic() + self._pause
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)
-        if isinstance(error, SaverRefused) and error.code not in _ALONE:
-            self._failure = error
-        else:
-            self._failure = NoSaver("lost", str(error))
-        return self._failure
+        if isinstance(error, SaverRefused) and error.code in _ALONE:
+            error = NoSaver("lost", str(error))
+        self._failure = error
+        return error
 
     def _hello(self, address, deadline):
         self._slots, self._layout = {}, None
