@@ -1,6 +1,7 @@
 """Saves and loads through a socket: whole ones, refusals, and a saver that does not behave. Without torch."""
 
 import os
+import signal
 import socket
 import threading
 import time
@@ -10,7 +11,7 @@ from reference_saver import FAULTS
 from support import ClientTest, same
 
 from dlrover_run.flash_checkpoint import DdpCheckpointer, FlashCheckpointError, NothingLoads, StorageType
-from dlrover_run.flash_checkpoint import connection, errors, saver as saver_module
+from dlrover_run.flash_checkpoint import call_lock, connection, errors, saver as saver_module
 
 STATE = {"step": 1, "odd": {1, 2}, "text": "x" * 1000}
 
@@ -297,6 +298,64 @@ class Faults(ClientTest):
                 pass
 
 
+class Calls(ClientTest):
+    """Calls in the middle of others."""
+
+    def test_a_signal_handler_is_refused_at_once(self):
+        saver = self.reference()
+        checkpointer, found = DdpCheckpointer(self.folder, save_timeout=20), []
+        self.assertTrue(checkpointer.save_checkpoint(1, STATE))
+        saver.faults["begin"] = "hang"
+
+        def handle(*_):
+            # As frameworks do when a batch system is about to end them.
+            found.append(checkpointer.save_checkpoint(2, STATE).error)
+            for call in (checkpointer.load_checkpoint, checkpointer._saver.status):
+                with self.assertRaises(errors.UnderWay) as refused:
+                    call()
+                found.append(str(refused.exception))
+            self.assertFalse(checkpointer.wait_latest_checkpoint())
+            # The end of the other call.
+            saver.release()
+
+        self.addCleanup(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, handle))
+        main = threading.get_ident()
+
+        def interrupt():
+            while saver.requests[-1]["type"] != "begin":
+                time.sleep(0.01)
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+        saver.requests.clear()
+        saver.requests.append({"type": "none"})
+        helper = threading.Thread(target=interrupt)
+        helper.start()
+        self.assertTrue(checkpointer.save_checkpoint(3, STATE))
+        helper.join()
+        self.assertEqual(len(found), 3)
+        for text, what in zip(found, ("save", "load", "ask the saver to status")):
+            self.assertIn("it cannot %s in the middle of another call of the same thread" % what, text)
+        self.assertEqual(checkpointer.load_checkpoint(), STATE)
+        self.assertEqual(len(saver.hellos), 1)
+
+    def test_a_thread_that_waits_holds_others_for_no_longer_than_their_timeout(self):
+        saver = self.reference()
+        checkpointer = DdpCheckpointer(self.folder, save_timeout=0.5)
+        self.assertTrue(checkpointer.save_checkpoint(1, STATE))
+        saver.faults["wait"] = "hang"
+        waiter = threading.Thread(target=checkpointer.wait_latest_checkpoint)
+        waiter.start()
+        while saver.faults:
+            time.sleep(0.01)
+        result = checkpointer.save_checkpoint(2, STATE)
+        self.assertIn("because a call of another thread did not end in time", result.error)
+        saver.release()
+        waiter.join()
+        # The connection is as it was.
+        self.assertTrue(checkpointer.save_checkpoint(3, STATE))
+        self.assertEqual(len(saver.hellos), 1)
+
+
 class Connections(ClientTest):
     def test_a_forked_child_closes_it_and_the_parent_keeps_it(self):
         saver = self.reference()
@@ -362,7 +421,7 @@ class Connections(ClientTest):
         ours, theirs = socket.socketpair()
         self.addCleanup(theirs.close)
         peer = connection.Connection.__new__(connection.Connection)
-        peer._lock, peer._buffer, peer._socket = threading.Lock(), b"", ours
+        peer._lock, peer._buffer, peer._socket = call_lock.CallLock(), b"", ours
 
         def interrupt(*_):
             raise KeyboardInterrupt

@@ -7,7 +7,8 @@ import time
 
 from .. import busy
 from . import accelerator, common_step, disk, documents, exchange, limits, synchronous
-from .errors import FlashCheckpointError, NoSaver, NothingLoads, SaverLost, SaverRefused, TooLarge
+from .call_lock import CallLock
+from .errors import FlashCheckpointError, NoSaver, NothingLoads, SaverLost, SaverRefused, TooLarge, UnderWay
 from .exchange import Exchange
 from .identity import absolute
 from .layout import Layout
@@ -50,6 +51,8 @@ class Checkpointer:
         self._saver = Saver(identity, save_timeout)
         # With the ranks that have other parts of the state.
         self._exchange = Exchange("%s in %s" % (identity.format, identity.dir), place, save_timeout)
+        # Saves and loads, each from its begin to its end.
+        self._calls = CallLock()
         self._layout = None
         self._preparation = None
         # The newest step that the saver is to write to disk.
@@ -121,6 +124,13 @@ class Checkpointer:
             # Another process of this node saves the same state. What this one loaded is no longer needed as it was.
             self._saver.detach()
             return saved(step, time.perf_counter() - began)
+        try:
+            with self._calls.held("save", time.monotonic() + self._save_timeout):
+                return self._save_now(step, state, path, to_disk, began)
+        except UnderWay as error:
+            return self._not_saved(error, "under way", step, str(error), began)
+
+    def _save_now(self, step, state, path, to_disk, began):
         try:
             self._join_preparation()
             flat, layout = self._placed(step, state)
@@ -201,7 +211,7 @@ class Checkpointer:
                 state = disk.load_file(path)
             self.last_load = LastLoad("file", None, "%s was given" % path)
             return state
-        with busy("checkpoint"):
+        with busy("checkpoint"), self._calls.held("load", time.monotonic() + LOAD_TIMEOUT):
             return self._load_newest()
 
     def _load_newest(self):

@@ -4,10 +4,10 @@ import array
 import json
 import os
 import socket
-import threading
 import time
 import weakref
 
+from .call_lock import CallLock
 from .errors import SaverLost, SaverRefused
 
 # Bytes of a line at most, without the line feed.
@@ -26,7 +26,7 @@ class Connection:
     """
 
     def __init__(self, address, deadline):
-        self._lock = threading.Lock()
+        self._lock = CallLock()
         self._buffer = b""
         self._socket = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -59,11 +59,11 @@ class Connection:
     def request(self, request, reply, deadline):
         """Sends `request` and returns the answer and its file descriptors, which the caller closes.
 
-        `reply` is the type that the answer must have. Raises SaverRefused when the saver refuses, and SaverLost when
-        the connection ends, the deadline passes or the answer makes no sense.
+        `reply` is the type that the answer must have. Raises SaverRefused when the saver refuses, SaverLost when the
+        connection ends, the deadline passes or the answer makes no sense, and UnderWay when there is another request.
         """
         what = request["type"]
-        with self._lock:
+        with self._lock.held("ask the saver to %s" % what, deadline):
             if self._socket is None:
                 raise SaverLost("the connection to the saver is closed, so it cannot be asked to %s" % what)
             descriptors = []
@@ -131,8 +131,7 @@ class Connection:
         return line
 
     def _after_fork(self):
-        # The parent may have held the lock. Only the descriptor goes: the connection of the parent stays.
-        self._lock = threading.Lock()
+        # Only the descriptor goes: the connection of the parent stays.
         self.close()
 
 

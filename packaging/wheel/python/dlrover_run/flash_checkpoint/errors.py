@@ -1,6 +1,6 @@
 """What goes wrong between a worker and the saver of its node. Every text says what happened, why, and what to do."""
 
-__all__ = ["FlashCheckpointError", "NoSaver", "NothingLoads", "SaverLost", "SaverRefused", "TooLarge"]
+__all__ = ["FlashCheckpointError", "NoSaver", "NothingLoads", "SaverLost", "SaverRefused", "TooLarge", "UnderWay"]
 
 
 class FlashCheckpointError(Exception):
@@ -43,6 +43,10 @@ class SaverRefused(FlashCheckpointError):
 
 class TooLarge(FlashCheckpointError):
     """The state is more than the saver reads, so that it must be written to disk without it."""
+
+
+class UnderWay(FlashCheckpointError):
+    """Another call is under way, in this thread or another one. The connection to the saver is as it was."""
 
 
 class NothingLoads(FlashCheckpointError):

@@ -11,6 +11,7 @@ All ranks save and load at the same steps.
 import collections
 import collections.abc
 import os
+import time
 
 from .. import busy
 from . import common_step, documents, identity
@@ -89,7 +90,7 @@ class FsdpShardCheckpointer(Checkpointer):
             path = absolute(resume_path)
             self.last_load = LastLoad("file", None, "%s was given" % path)
             return FileSystemReader(path)
-        with busy("checkpoint"):
+        with busy("checkpoint"), self._calls.held("load", time.monotonic() + LOAD_TIMEOUT):
             reader, self.last_load = self._newest()
         if self.last_load.source == "disk":
             return FileSystemReader(reader)

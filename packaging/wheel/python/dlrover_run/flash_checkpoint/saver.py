@@ -39,7 +39,8 @@ _FILLED = 2
 
 # What was read from slots of a shard, by folder and shard: it is of this process, whichever object loaded it.
 _restored = {}
-_releasing = threading.Lock()
+# A signal handler may release something in the middle of it.
+_releasing = threading.RLock()
 
 
 class Saver:
@@ -335,7 +336,7 @@ def _forget_restored():
     # Their connections are closed here, and the pins are the parent's.
     global _releasing
     _restored.clear()
-    _releasing = threading.Lock()
+    _releasing = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_forget_restored)
