@@ -1,12 +1,14 @@
 """The saver of this node, as one shard sees it: one connection, the slots, and what was read from them."""
 
+import functools
 import os
+import queue
 import threading
 import time
 
 from . import accelerator, header
 from .connection import Connection
-from .errors import FlashCheckpointError, NoSaver, SaverLost, SaverRefused
+from .errors import FlashCheckpointError, NoSaver, SaverLost, SaverRefused, UnderWay
 from .restoring import Restored
 from .slot import Slot
 
@@ -37,10 +39,20 @@ _ALONE = ("not_ready", "too_many", "version")
 # Slots of a shard that have their memory from the beginning; the others get it when a write to disk begins.
 _FILLED = 2
 
+# Seconds from the load of a process that does not save until its tensors get memory of their own: what is copied to an
+# accelerator is gone by then.
+_READER_PAUSE = 10.0
+
+# Seconds until a slot that could not be released is tried again.
+_RELEASE_PAUSE = 10.0
+
 # What was read from slots of a shard, by folder and shard: it is of this process, whichever object loaded it.
 _restored = {}
 # A signal handler may release something in the middle of it.
 _releasing = threading.RLock()
+
+# (Saver, Restored) that nothing uses any more; a thread reads it. None before the first one.
+_unused_queue = None
 
 
 class Saver:
@@ -156,8 +168,19 @@ class Saver:
             self._ask({"type": "loaded_done", "slot": answer.get("slot")}, "done", deadline)
             return dict(answer, source="damaged", reason=str(error)), None
         self._restored.append(restored)
+        if restored.is_in_use():
+            self._watch(restored)
         self._release_unused(deadline)
         return answer, restored
+
+    def _watch(self, restored):
+        """Has its slot released when it is not used any more, or it is one of a process that never saves."""
+        unused = _unused()
+        restored.on_unused = functools.partial(unused.put, (self, restored))
+        if self.identity.role == "reader":
+            timer = threading.Timer(_READER_PAUSE, self.detach)
+            timer.daemon = True
+            timer.start()
 
     def detach(self):
         """Begins to give all tensors of loaded states memory of their own, so that their slots can be used again.
@@ -176,7 +199,7 @@ class Saver:
                 for each in restored:
                     self._release(each, time.monotonic() + self.timeout)
             except FlashCheckpointError:
-                # Said by what uses the connection next.
+                # It is tried again by what uses the connection next.
                 pass
 
         self._detacher = _start(detach, (), "flash-checkpoint-detach")
@@ -292,17 +315,22 @@ class Saver:
             if heir is not None:
                 heir.connections += restored.connections
                 return
-        for connection in restored.connections:
+        while restored.connections:
             # That of another object may be gone: the saver then knows it by the process.
+            connection = restored.connections[-1]
             connection = self._connection if connection.closed else connection
-            if connection is None:
-                # It is released with the round.
-                continue
-            try:
-                connection.request({"type": "loaded_done", "slot": restored.slot}, "done", deadline)
-            except SaverRefused:
-                # It was released with the round, or with another load of the same connection.
-                pass
+            # Without one, it is released with the round.
+            if connection is not None:
+                try:
+                    connection.request({"type": "loaded_done", "slot": restored.slot}, "done", deadline)
+                except SaverRefused:
+                    # It was released with the round, or with another load of the same connection.
+                    pass
+                except FlashCheckpointError:
+                    # To be tried again.
+                    self._restored.append(restored)
+                    raise
+            restored.connections.pop()
 
     def _slots_to_fill(self, all_of_them):
         slots = list(self._slots.values())
@@ -332,14 +360,47 @@ class Saver:
         self._not_before, self._pause = 0.0, _FIRST_PAUSE
 
 
+def _unused():
+    """The queue of what is to be released, with a thread that does it."""
+    global _unused_queue
+    if _unused_queue is None:
+        # One that a finalizer may put into: they run in the middle of anything.
+        _unused_queue = queue.SimpleQueue()
+        _start(_release_all, (_unused_queue,), "flash-checkpoint-release")
+    return _unused_queue
+
+
+def _release_all(unused):
+    while True:
+        saver, restored = unused.get()
+        try:
+            saver._release(restored, time.monotonic() + saver.timeout)
+        except UnderWay:
+            # Another thread waits for the disk, perhaps for long.
+            timer = threading.Timer(_RELEASE_PAUSE, unused.put, ((saver, restored),))
+            timer.daemon = True
+            timer.start()
+        except FlashCheckpointError:
+            # Said by what uses the connection next, which releases it too.
+            pass
+        # A tensor keeps its mapping; nothing here must keep more.
+        del saver, restored
+
+
+def _detach_all():
+    # A child would see later saves in pages that are not its own; those of the parent it has as they are now.
+    for restored in [each for shard in list(_restored.values()) for each in list(shard)]:
+        restored.detach()
+
+
 def _forget_restored():
     # Their connections are closed here, and the pins are the parent's.
-    global _releasing
+    global _releasing, _unused_queue
     _restored.clear()
-    _releasing = threading.RLock()
+    _releasing, _unused_queue = threading.RLock(), None
 
 
-os.register_at_fork(after_in_child=_forget_restored)
+os.register_at_fork(before=_detach_all, after_in_child=_forget_restored)
 
 
 def _fill(slots, layout, device):
