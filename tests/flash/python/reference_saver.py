@@ -142,7 +142,8 @@ class ReferenceSaver:
                     self.requests.append(request)
                     reply, descriptors = self._answer(request, client)
                 self._reply(connection, request["type"], reply, descriptors)
-        except OSError:
+        except (OSError, ValueError):
+            # It was closed, at the other end or here.
             pass
         finally:
             with self._lock:

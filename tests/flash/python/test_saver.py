@@ -39,6 +39,28 @@ class Saves(ClientTest):
             self.assertTrue(checkpointer.save_checkpoint(size, state, storage_type=StorageType.MEMORY))
             same(state, checkpointer.load_checkpoint())
 
+    def test_slots_are_given_back_before_larger_ones_are_asked_for(self):
+        def mapped():
+            with open("/proc/self/maps") as file:
+                return sum("memfd:slot" in line for line in file)
+
+        saver, found = self.reference(), []
+        alloc = saver._alloc
+        saver._alloc = lambda *arguments: (found.append(mapped()), alloc(*arguments))[1]
+        checkpointer = DdpCheckpointer(self.folder)
+        for size in (10, 1000000, 6000000):
+            self.assertTrue(checkpointer.save_checkpoint(size, {"text": "x" * size}))
+            self.assertEqual(mapped(), 3)
+        # Their memory would count.
+        self.assertEqual(found, [0, 0, 0])
+        saver.allowance = 1
+        self.assertTrue(checkpointer.save_checkpoint(1, {"text": "x" * 20000000}))
+        self.assertSaid("too large (no_memory)")
+        self.assertEqual(mapped(), 0)
+        saver.allowance = 1 << 30
+        self.assertTrue(checkpointer.save_checkpoint(1, {"text": "x" * 20000000}, storage_type=StorageType.MEMORY))
+        self.assertEqual(found, [0] * 5)
+
     def test_what_is_asked_for_is_what_the_saver_gets(self):
         saver = self.reference()
         os.environ.update(RANK="5", WORLD_SIZE="8", LOCAL_RANK="1", LOCAL_WORLD_SIZE="4", GROUP_RANK="1")

@@ -68,6 +68,8 @@ class Saver:
         self._layout = None
         self._restored = _restored.setdefault((identity.dir, identity.shard), [])
         self._detacher = None
+        # The thread that gives slots their memory, and what ends it.
+        self._filler, self._stop_filling = None, None
         self._is_filled = False
         # After a failure: the moment of the next attempt, and what is raised until then.
         self._not_before, self._failure = 0.0, None
@@ -107,7 +109,7 @@ class Saver:
         """
         self.connect()
         self._alloc(layout, time.monotonic() + self.timeout)
-        _fill(self._slots_to_fill(False), layout, device)
+        _fill(self._slots_to_fill(False), layout, device, threading.Event())
 
     def save(self, layout, flat, step, wish):
         """Writes a state into a slot and commits it. `wish`: the fields of `commit` about disks.
@@ -135,8 +137,9 @@ class Saver:
         self._ask(dict({"type": "commit", "step": step, "slot": slot.number}, **wish), "done", deadline)
         if is_new or to_disk and not self._is_filled:
             # The slots of later saves get their memory while training goes on.
-            arguments = (self._slots_to_fill(to_disk), layout, accelerator.device_of(flat.tensors))
-            _start(_fill, arguments, "flash-checkpoint-fill")
+            device, self._stop_filling = accelerator.device_of(flat.tensors), threading.Event()
+            arguments = (self._slots_to_fill(to_disk), layout, device, self._stop_filling)
+            self._filler = _start(_fill, arguments, "flash-checkpoint-fill")
         self.detach()
         return [number for number in begun.get("superseded") or [] if isinstance(number, int)]
 
@@ -276,6 +279,7 @@ class Saver:
         """Gets slots for this layout. True when they are new."""
         if self._layout is layout and self._slots:
             return False
+        self._drop_slots(deadline)
         request = {"type": "alloc", "bytes": layout.slot_bytes, "layout_id": layout.id}
         answer, descriptors = self._ask(request, "allocated", deadline)
         try:
@@ -290,9 +294,20 @@ class Saver:
         except (KeyError, TypeError, ValueError, OSError) as error:
             _close(descriptors)
             raise self._broken("its slots cannot be used: %s" % error)
-        # Mappings of slots that are no longer there go when their last copy ends.
         self._slots, self._layout = slots, layout
         return True
+
+    def _drop_slots(self, deadline):
+        """Unmaps slots of another layout: the memory of files that the saver closes is free only then.
+
+        What is in them stays: the saver has the files.
+        """
+        self._slots, self._layout = {}, None
+        if self._filler is not None:
+            self._stop_filling.set()
+            # It ends with the slot that it is at.
+            self._filler.join(max(deadline - time.monotonic(), 0))
+            self._filler = None
 
     def _detach_now(self, number):
         for restored in list(self._restored):
@@ -355,7 +370,7 @@ class Saver:
         # Mappings of the parent are not here, and its connection was closed: see `connection`.
         self._process = os.getpid()
         self._connection = None
-        self._slots, self._layout, self._detacher = {}, None, None
+        self._slots, self._layout, self._detacher, self._filler = {}, None, None, None
         self._restored = _restored.setdefault((self.identity.dir, self.identity.shard), [])
         self._not_before, self._pause = 0.0, _FIRST_PAUSE
 
@@ -403,9 +418,11 @@ def _forget_restored():
 os.register_at_fork(before=_detach_all, after_in_child=_forget_restored)
 
 
-def _fill(slots, layout, device):
-    """Does what the first save into each slot would have to do."""
+def _fill(slots, layout, device, stop):
+    """Does what the first save into each slot would have to do, until `stop` is set."""
     for slot in slots:
+        if stop.is_set():
+            return
         slot.populate(layout.data_off + layout.data_len)
         if layout.copies:
             slot.targets(layout)
