@@ -1,5 +1,6 @@
 """Saves and loads through a socket: whole ones, refusals, and a saver that does not behave. Without torch."""
 
+import fcntl
 import os
 import signal
 import socket
@@ -376,6 +377,45 @@ class Calls(ClientTest):
         # The connection is as it was.
         self.assertTrue(checkpointer.save_checkpoint(3, STATE))
         self.assertEqual(len(saver.hellos), 1)
+
+
+class Probe:
+    """Looks at the files of a folder while it is saved."""
+
+    def __init__(self, folder):
+        self.folder, self.found = folder, []
+
+    def __reduce__(self):
+        # It is pickled before there is a file, too.
+        for name in os.listdir(self.folder) if os.path.isdir(self.folder) else ():
+            # As a saver does that looks for leftovers, in another process.
+            with open(os.path.join(self.folder, name), "r+b") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    self.found.append((name, "free"))
+                except BlockingIOError:
+                    self.found.append((name, "locked"))
+        return str, ()
+
+
+class Alone(ClientTest):
+    def test_a_file_that_is_written_is_locked(self):
+        probe = Probe(os.path.join(self.folder, "1"))
+        self.assertTrue(DdpCheckpointer(self.folder).save_checkpoint(1, {"probe": probe}))
+        self.assertEqual(probe.found, [("rank_0.pt.dlrover-tmp-%d" % os.getpid(), "locked")])
+        self.assertEqual(os.listdir(probe.folder), ["rank_0.pt"])
+
+    def test_a_name_that_another_process_has_is_not_taken(self):
+        os.mkdir(os.path.join(self.folder, "1"))
+        taken = os.path.join(self.folder, "1", "rank_0.pt.dlrover-tmp-%d" % os.getpid())
+        with open(taken, "wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.write(b"of another node")
+            file.flush()
+            self.assertTrue(DdpCheckpointer(self.folder).save_checkpoint(1, STATE))
+        with open(taken, "rb") as file:
+            self.assertEqual(file.read(), b"of another node")
+        same(STATE, DdpCheckpointer(self.folder).load_checkpoint())
 
 
 class Connections(ClientTest):

@@ -85,13 +85,8 @@ def unpack(directory, files):
         if isinstance(value, str):
             documents.write(path, value.encode())
             continue
-        temporary = documents.temporary_name(path)
-        try:
-            torch.save(value, temporary)
-            os.replace(temporary, path)
-        except BaseException:
-            documents.remove(temporary)
-            raise
+        with documents.replacing(path) as file:
+            torch.save(value, file)
 
 
 def barrier():
