@@ -109,6 +109,21 @@ class Kinds(ClientTest):
         same({"a": whole[:10], "b": whole[-10:]}, self.saved_and_loaded({"a": whole[:10], "b": whole[-10:]}))
         self.assertLess(saver.shards[(self.folder, 0)].newest().size, whole.nbytes)
 
+    def test_memory_of_others_may_be_in_several_storages(self):
+        self.saver()
+        memory = bytearray(range(256)) * 400
+        state = {
+            # The same address; one within the other; and views of both, which share.
+            "first": torch.frombuffer(memory, dtype=torch.uint8, count=1000),
+            "all": torch.frombuffer(memory, dtype=torch.uint8),
+            "middle": torch.frombuffer(memory, dtype=torch.uint8, offset=500, count=90000),
+        }
+        state["view of first"], state["view of all"] = state["first"][10:], state["all"][300:]
+        loaded = self.saved_and_loaded(state)
+        same(state, loaded)
+        loaded["all"][300] = 7
+        self.assertEqual(loaded["view of all"][0], 7)
+
     def test_sharing_that_ends_is_noticed(self):
         self.saver()
         checkpointer = DdpCheckpointer(self.folder, on_error="raise")
