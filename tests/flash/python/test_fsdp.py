@@ -170,6 +170,16 @@ class Disagreements(ClientTest):
         self.assertIn("rank 1 did not take part in a checkpoint within 3 s", words[0][2] + words[0][3])
         self.assertLess(time.monotonic() - began, 120)
 
+    def test_a_rank_whose_keys_change_alone_does_not_wait_as_long_again(self):
+        saver = self.reference()
+        _, ends = ranks("fsdp.py", self.folder, "2", "grow", DLROVER_CKPT_SOCK=saver.address, SAVE_TIMEOUT="12")
+        first, second = ([line.split(" ", 2)[1:] for line in out.splitlines()] for _, out, _ in ends)
+        self.assertEqual([result for result, _ in first], ["True"] * 4, ends)
+        self.assertEqual([result for result, _ in second], ["True", "False", "False", "True"], ends)
+        for (_, error), seconds in zip(second[1:3], (12, 10)):
+            self.assertIn("the state of rank 1 has other names, types or shapes than before", error)
+            self.assertIn("rank 0 did not answer in a checkpoint within %d s" % seconds, error)
+
     def test_a_rank_that_loses_its_saver_does_not_hold_the_others(self):
         saver, other = self.reference(), self.reference()
         other.faults["commit"] = "close"

@@ -113,7 +113,6 @@ class Together(ShardsTest):
         return self.loaded(out), ends
 
     def test_without_a_saver(self):
-        self.assertEqual(self.load()[0], [[None, None, "none"]] * 2)
         found, ends = self.load("save", "10", "save", "20")
         self.assertEqual(found, [[20, 0, "disk"], [20, 1, "disk"]])
         self.damage("20", "rank_1.pt")

@@ -1,4 +1,7 @@
-"""A state with the order of a sampler: long_list.py FOLDER STORAGE loads, prints the source and step, and saves the next."""
+"""A state with the order of a sampler: long_list.py FOLDER STORAGE.
+
+Loads, prints the source and the step, and saves the next step.
+"""
 
 import sys
 

@@ -30,8 +30,8 @@ class CallLock:
         if self._is_held:
             self._lock.release()
             raise UnderWay(
-                "it cannot %s in the middle of another call of the same thread, as in a signal handler; let the handler "
-                "set a flag, and call after the training step" % what
+                "it cannot %s in the middle of another call of the same thread, as in a signal handler; let the "
+                "handler set a flag, and call after the training step" % what
             )
         self._is_held = True
         try:

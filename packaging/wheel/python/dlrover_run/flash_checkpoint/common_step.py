@@ -22,7 +22,7 @@ def same_for_all(answers):
 
 
 def newest_on_disk(exchange, identity, why, check_format):
-    """(a candidate or None, LastLoad) for the newest step whose files every rank found whole; each checks a part of them.
+    """(a candidate or None, LastLoad) for the newest step whose files all ranks find whole; each checks a part of them.
 
     `check_format(candidate)` raises documents.Unusable for what is no step of the format that is wanted.
     """

@@ -1,6 +1,15 @@
 """What goes wrong between a worker and the saver of its node. Every text says what happened, why, and what to do."""
 
-__all__ = ["FlashCheckpointError", "NoSaver", "NothingLoads", "SaverLost", "SaverRefused", "TooLarge", "UnderWay"]
+__all__ = [
+    "FlashCheckpointError",
+    "NoSaver",
+    "NothingLoads",
+    "RankAbsent",
+    "SaverLost",
+    "SaverRefused",
+    "TooLarge",
+    "UnderWay",
+]
 
 
 class FlashCheckpointError(Exception):
@@ -22,8 +31,8 @@ class NoSaver(FlashCheckpointError):
 class SaverLost(FlashCheckpointError):
     """The connection to the saver ended in the middle of a request, or what came makes no sense.
 
-    `timed_out`: the saver did not answer within the time limit; it may still be there. `is_closed`: the other end of the
-    connection was closed, or is not there; on a new connection this says that there is no saver.
+    `timed_out`: the saver did not answer within the time limit; it may still be there. `is_closed`: the other end of
+    the connection was closed, or is not there; on a new connection this says that there is no saver.
     """
 
     def __init__(self, text, timed_out=False, is_closed=False):
@@ -47,6 +56,10 @@ class TooLarge(FlashCheckpointError):
 
 class UnderWay(FlashCheckpointError):
     """Another call is under way, in this thread or another one. The connection to the saver is as it was."""
+
+
+class RankAbsent(FlashCheckpointError):
+    """A rank did not take part in time where all ranks must."""
 
 
 class NothingLoads(FlashCheckpointError):

@@ -10,7 +10,7 @@ import sys
 import time
 import zlib
 
-from .errors import FlashCheckpointError
+from .errors import FlashCheckpointError, RankAbsent
 
 # Bytes of a value at most: stores refuse large ones.
 _LARGEST_PART = 4 << 20
@@ -98,7 +98,7 @@ class _Channel:
                 raise FlashCheckpointError(
                     "%s in a checkpoint: the store of torch.distributed failed: %s" % (who, str(error).split("\n")[0])
                 )
-            raise FlashCheckpointError(
+            raise RankAbsent(
                 "%s in a checkpoint within %.0f s (save_timeout): every rank must save and load at the same steps"
                 % (who, self._timeout)
             )

@@ -10,6 +10,7 @@ All ranks save and load at the same steps.
 
 import collections
 import collections.abc
+import functools
 import os
 import time
 
@@ -17,7 +18,7 @@ from .. import busy
 from . import common_step, documents, identity
 from .checkpointer import Checkpointer
 from .ddp import DdpCheckpointer
-from .errors import FlashCheckpointError, NoSaver, SaverLost, SaverRefused, TooLarge
+from .errors import FlashCheckpointError, NoSaver, RankAbsent, SaverLost, SaverRefused, TooLarge
 from .identity import Place, absolute
 from .result import LastLoad, StorageType
 from .saver import LOAD_TIMEOUT
@@ -27,6 +28,9 @@ __all__ = ["FsdpCheckpointer", "FsdpFullCheckpointer", "FsdpShardCheckpointer", 
 
 # Plans of states of different shapes that are kept: making one takes all ranks.
 _MOST_PLANS = 4
+
+# Seconds that a rank waits for a plan that the others did not take part in at the save before.
+_PLAN_AGAIN = 10.0
 
 
 class FsdpShardCheckpointer(Checkpointer):
@@ -52,6 +56,8 @@ class FsdpShardCheckpointer(Checkpointer):
         super().__init__(who, place, save_timeout, replica_count, comm_backend, on_error)
         # By the key of their parts: a RankPlan, or the NoSaver that all ranks agreed on.
         self._plans = collections.OrderedDict()
+        # The key that this rank could not plan, because the others did not take part.
+        self._unplanned = None
 
     def save_checkpoint(self, step, model, optimizer=None, extra_sd={}, path="", storage_type=StorageType.DISK):
         """Saves a model and its optimizer, and `extra_sd` beside them. Returns a SaveResult.
@@ -104,7 +110,7 @@ class FsdpShardCheckpointer(Checkpointer):
         if key not in self._plans:
             if not parts.by_label:
                 raise FlashCheckpointError("the state dict is empty")
-            self._plans[key] = self._plan(step, state)
+            self._plans[key] = self._plan_once_more(step, state, key)
             while len(self._plans) > _MOST_PLANS:
                 self._plans.popitem(last=False)
         plan = self._plans[key]
@@ -112,7 +118,25 @@ class FsdpShardCheckpointer(Checkpointer):
             raise plan.with_traceback(None)
         return super()._placed(step, plan.state_of(parts))
 
-    def _plan(self, step, state):
+    def _plan_once_more(self, step, state, key):
+        """`_plan`; a rank that plans alone waits for the others for `save_timeout` once, and for less from then on."""
+        timeout = min(_PLAN_AGAIN, self._save_timeout) if key == self._unplanned else None
+        try:
+            plan = self._plan(step, state, timeout)
+        except RankAbsent as error:
+            if not self._plans:
+                # The first one: a rank may be late.
+                raise
+            self._unplanned = key
+            raise RankAbsent(
+                "the state of rank %d has other names, types or shapes than before, so all ranks must plan again who "
+                "writes what, and they do not: %s. Give all ranks the same keys at the same step, with None where a "
+                "rank has no value" % (self._place.rank, error)
+            )
+        self._unplanned = None
+        return plan
+
+    def _plan(self, step, state, timeout):
         """Decides with all ranks what each of them writes, and whether all have a saver and memory."""
         from . import dcp_plan
 
@@ -131,7 +155,8 @@ class FsdpShardCheckpointer(Checkpointer):
             return labels
 
         mine = self._attempt(describe)
-        why, labels = self._exchange.together("plan %s" % step, mine, lambda each: _decided(each, plan_for_all))
+        decide = functools.partial(_decided, decide=plan_for_all)
+        why, labels = self._exchange.together("plan %s" % step, mine, decide, timeout)
         if why:
             return NoSaver("agreed", why, is_agreed=True)
         local = dcp_plan.local_metadata(parts, mine[1]["plan"])

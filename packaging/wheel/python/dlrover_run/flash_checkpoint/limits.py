@@ -1,4 +1,4 @@
-"""What the saver reads of a state at most, checked before a save: one that it cannot read would be lost at the first load.
+"""What the saver reads of a state at most, checked before a save: what it cannot read would be lost at the first load.
 
 The numbers are those of `checkpoint/src/format/meta.rs` and `saver/src/child/persist.rs`; a test compares them.
 """
