@@ -68,8 +68,8 @@ class Saver:
         self._layout = None
         self._restored = _restored.setdefault((identity.dir, identity.shard), [])
         self._detacher = None
-        # The thread that gives slots their memory, and what ends it.
-        self._filler, self._stop_filling = None, None
+        # The threads that give slots their memory, and what ends them.
+        self._fillers, self._stop_filling = [], threading.Event()
         self._is_filled = False
         # After a failure: the moment of the next attempt, and what is raised until then.
         self._not_before, self._failure = 0.0, None
@@ -109,7 +109,7 @@ class Saver:
         """
         self.connect()
         self._alloc(layout, time.monotonic() + self.timeout)
-        _fill(self._slots_to_fill(False), layout, device, threading.Event())
+        _fill(self._slots_to_fill(False), layout, device, self._stop_filling)
 
     def save(self, layout, flat, step, wish):
         """Writes a state into a slot and commits it. `wish`: the fields of `commit` about disks.
@@ -137,9 +137,9 @@ class Saver:
         self._ask(dict({"type": "commit", "step": step, "slot": slot.number}, **wish), "done", deadline)
         if is_new or to_disk and not self._is_filled:
             # The slots of later saves get their memory while training goes on.
-            device, self._stop_filling = accelerator.device_of(flat.tensors), threading.Event()
+            device = accelerator.device_of(flat.tensors)
             arguments = (self._slots_to_fill(to_disk), layout, device, self._stop_filling)
-            self._filler = _start(_fill, arguments, "flash-checkpoint-fill")
+            self._fillers.append(_start(_fill, arguments, "flash-checkpoint-fill"))
         self.detach()
         return [number for number in begun.get("superseded") or [] if isinstance(number, int)]
 
@@ -303,11 +303,11 @@ class Saver:
         What is in them stays: the saver has the files.
         """
         self._slots, self._layout = {}, None
-        if self._filler is not None:
-            self._stop_filling.set()
+        self._stop_filling.set()
+        for filler in self._fillers:
             # It ends with the slot that it is at.
-            self._filler.join(max(deadline - time.monotonic(), 0))
-            self._filler = None
+            filler.join(max(deadline - time.monotonic(), 0))
+        self._fillers, self._stop_filling = [], threading.Event()
 
     def _detach_now(self, number):
         for restored in list(self._restored):
@@ -370,7 +370,7 @@ class Saver:
         # Mappings of the parent are not here, and its connection was closed: see `connection`.
         self._process = os.getpid()
         self._connection = None
-        self._slots, self._layout, self._detacher, self._filler = {}, None, None, None
+        self._slots, self._layout, self._detacher, self._fillers = {}, None, None, []
         self._restored = _restored.setdefault((self.identity.dir, self.identity.shard), [])
         self._not_before, self._pause = 0.0, _FIRST_PAUSE
 
