@@ -41,13 +41,23 @@ class Saves(ClientTest):
             same(state, checkpointer.load_checkpoint())
 
     def test_slots_are_given_back_before_larger_ones_are_asked_for(self):
+        files = set()
+
         def mapped():
+            """Mappings of files that this saver has given."""
             with open("/proc/self/maps") as file:
-                return sum("memfd:slot" in line for line in file)
+                return sum(line.split()[4] in files for line in file)
 
         saver, found = self.reference(), []
         alloc = saver._alloc
-        saver._alloc = lambda *arguments: (found.append(mapped()), alloc(*arguments))[1]
+
+        def count(*arguments):
+            found.append(mapped())
+            answer, descriptors = alloc(*arguments)
+            files.update(str(os.fstat(descriptor).st_ino) for descriptor in descriptors)
+            return answer, descriptors
+
+        saver._alloc = count
         checkpointer = DdpCheckpointer(self.folder)
         for size in (10, 1000000, 6000000):
             self.assertTrue(checkpointer.save_checkpoint(size, {"text": "x" * size}))
