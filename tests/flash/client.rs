@@ -16,9 +16,10 @@ use crate::torch;
 
 /// Suites of one process or few of them at a time. The others start some eighty interpreters that import torch, which
 /// is minutes of two processors.
-const QUICK: [&str; 8] = [
+const QUICK: [&str; 9] = [
     "test_ddp",
     "test_header",
+    "test_limits",
     "test_plain_file",
     "test_saver",
     "test_shim",
@@ -26,7 +27,7 @@ const QUICK: [&str; 8] = [
     "test_tree",
     "test_with_saver",
 ];
-const OF_MANY_PROCESSES: [&str; 2] = ["test_adaptors", "test_fsdp"];
+const OF_MANY_PROCESSES: [&str; 3] = ["test_adaptors", "test_fsdp", "test_shards"];
 
 /// Only a hang takes longer.
 const LONGEST: Duration = Duration::from_secs(900);

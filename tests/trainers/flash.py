@@ -6,6 +6,7 @@ only one rank, or one round, makes (`1@`, `@0`, `1@0`):
     load                    load_checkpoint; writes <rank>.<round>.loaded: source, step and reason as JSON
     memory STEP | disk STEP save_checkpoint, and it must succeed
     try STEP                the same into memory, whatever comes of it; writes <rank>.<round>.tried: ok and error
+    replica STEP            waits until the saver of this node has a replica of this step from another node
     wait                    wait_latest_checkpoint; writes <rank>.<round>.waited: whether all is on disk
     say NAME                writes <rank>.<round>.NAME with the process id
     await NAME              waits for the file NAME
@@ -13,7 +14,7 @@ only one rank, or one round, makes (`1@`, `@0`, `1@0`):
     term                    from now on SIGTERM is ignored
     exit CODE
 
-All files are in PROBE_OUT. FLASH_SHARDS is the number of shards of the state, 1 by default: the first local rank of each
+FLASH_REPLICAS is `replica_count`. All files are in PROBE_OUT. FLASH_SHARDS is the number of shards of the state, 1 by default: the first local rank of each
 node has one.
 """
 
@@ -71,6 +72,18 @@ def save(checkpointer, step, storage_type):
         sys.exit("step %d is not saved: %s" % (step, result.error))
 
 
+def await_replica(checkpointer, step):
+    """There is no event for it: a replica is nothing that a worker waits for."""
+    own = checkpointer._identity.shard
+    while True:
+        request = {"type": "status"}
+        status, _ = checkpointer._saver._connection.request(request, "status", time.monotonic() + 60)
+        others = [shard for shard in status["shards"] if shard["shard"] != own]
+        if any((slot["state"], slot["step"]) == ("whole", step) for shard in others for slot in shard["slots"]):
+            return
+        time.sleep(0.01)
+
+
 def await_file(name):
     while not (OUT / name).exists():
         time.sleep(0.005)
@@ -82,7 +95,8 @@ def is_mine(where):
 
 
 def main():
-    checkpointer = DdpCheckpointer(os.environ["FLASH_DIR"], global_shard_num=SHARDS)
+    replicas = int(os.environ.get("FLASH_REPLICAS", "0"))
+    checkpointer = DdpCheckpointer(os.environ["FLASH_DIR"], global_shard_num=SHARDS, replica_count=replicas)
     for line in os.environ["FLASH"].splitlines():
         words = line.split()
         if "@" in words[0]:
@@ -98,6 +112,8 @@ def main():
         elif what == "try":
             result = checkpointer.save_checkpoint(int(rest[0]), state(int(rest[0])), storage_type=StorageType.MEMORY)
             write("tried", json.dumps({"ok": bool(result), "error": result.error}))
+        elif what == "replica":
+            await_replica(checkpointer, int(rest[0]))
         elif what == "wait":
             write("waited", json.dumps(checkpointer.wait_latest_checkpoint(60)))
         elif what == "say":

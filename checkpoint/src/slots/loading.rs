@@ -282,9 +282,12 @@ impl Saver {
         for connection in waiting {
             let Some(client) = self.clients.get_mut(&connection) else { continue };
             let Some(Pending::Load { exactly, loading, until }) = client.pending.take() else { continue };
-            let Loading::Header { step, reason, .. } = loading else { continue };
+            let Loading::Header { step, mut reason, .. } = loading else { continue };
             match result {
                 Ok(()) => {
+                    if is_fetched {
+                        reason.push_str("; it was fetched from the memory of another node");
+                    }
                     let (step, slot) = (Some(step), Some(id.0));
                     let reply = Reply::Loaded { source, step, slot, bytes, path: None, reason };
                     self.under_way(connection);

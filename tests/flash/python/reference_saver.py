@@ -11,6 +11,7 @@ It writes nothing to disk: what is committed for the disk counts as written when
 import array
 import json
 import os
+import select
 import socket
 import sys
 import threading
@@ -76,6 +77,7 @@ class ReferenceSaver:
         self._count = 0
         self._connections = set()
         self._closing = False
+        self._released = threading.Event()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._listener.bind("\0" + self.address[1:] if self.address.startswith("@") else self.address)
         self._listener.listen(64)
@@ -109,6 +111,10 @@ class ReferenceSaver:
             each.close()
         self.forget()
 
+    def release(self):
+        """Sends the reply that hangs."""
+        self._released.set()
+
     def forget(self):
         """Gives all memory back, as when all shards are gone."""
         with self._lock:
@@ -136,7 +142,8 @@ class ReferenceSaver:
                     self.requests.append(request)
                     reply, descriptors = self._answer(request, client)
                 self._reply(connection, request["type"], reply, descriptors)
-        except OSError:
+        except (OSError, ValueError):
+            # It was closed, at the other end or here.
             pass
         finally:
             with self._lock:
@@ -147,9 +154,12 @@ class ReferenceSaver:
         line = json.dumps(reply).encode() + b"\n"
         fault = self.faults.pop(kind, None)
         if fault == "hang":
-            # Until the client gives up.
-            connection.recv(1)
-            return
+            # Until the client gives up, or the test says so.
+            while not self._released.wait(0.01):
+                if select.select([connection], [], [], 0)[0]:
+                    return
+            self._released.clear()
+            fault = None
         close, sent = False, descriptors
         if fault is not None:
             line, count, close = FAULTS[fault](line)

@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -64,6 +65,13 @@ class ClientTest(unittest.TestCase):
     def said(self):
         """The lines on standard error."""
         return sys.stderr.getvalue().splitlines()
+
+    def assertEventually(self, condition):
+        """Waits for what another thread does; only a defect takes long."""
+        deadline = time.monotonic() + 60
+        while not condition():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
 
     def assertSaid(self, text):
         self.assertTrue(any(text in said for said in self.said), (text, self.said))

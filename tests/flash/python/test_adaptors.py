@@ -38,6 +38,25 @@ class Adaptors(ClientTest):
             self.assertEqual(words[-1], whole[-1], done.stderr)
 
     @needs("transformers")
+    def test_transformers_deletes_only_what_it_has_written(self):
+        # Of the Trainer of transformers, and of a run before.
+        for name in ("checkpoint-1", "checkpoint-2", "checkpoint-3"):
+            os.mkdir(os.path.join(self.folder, name))
+        for name in (".flash_checkpoint", "config.json"):
+            with open(os.path.join(self.folder, "checkpoint-3", name), "w"):
+                pass
+        _, done = run("hf.py", self.folder, "20")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        found = sorted(name for name in os.listdir(self.folder) if name.startswith("checkpoint-"))
+        self.assertEqual(found, ["checkpoint-1", "checkpoint-15", "checkpoint-2", "checkpoint-20"])
+
+    @needs("transformers")
+    def test_transformers_cannot_load_the_best_model(self):
+        _, done = run("hf.py", self.folder, "10", "best")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("ValueError: load_best_model_at_end is True, but", done.stderr.decode())
+
+    @needs("transformers")
     def test_transformers_with_two_ranks(self):
         self.reference()
         address = os.environ["DLROVER_CKPT_SOCK"]

@@ -75,6 +75,20 @@ class Sharded(ClientTest):
             self.assertEqual(alone[-1][:3], ["loaded", "file", "1"])
             self.assertEqual([name for name in os.listdir(folder) if "dlrover-" in name], [])
 
+    def test_folders_that_killed_processes_have_left_are_swept(self):
+        from dlrover_run.flash_checkpoint import documents, sharded_files
+
+        left = ["2.dlrover-tmp-1", "1.dlrover-old-7", "other.dlrover-tmp-9"]
+        # One is being written, one is all that there is of a step, and others are not of ours.
+        stays = ["1", "3.dlrover-tmp-2", "4.dlrover-old-7", "5.dlrover-tmp-x", "name", ".dlrover-tmp-1"]
+        for name in left + stays:
+            os.makedirs(os.path.join(self.folder, name, "deeper"))
+        written = os.open(os.path.join(self.folder, "3.dlrover-tmp-2"), os.O_RDONLY)
+        self.addCleanup(os.close, written)
+        documents.lock(written)
+        sharded_files.sweep(self.folder)
+        self.assertEqual(sorted(os.listdir(self.folder)), sorted(stays))
+
     def test_the_guides_script(self):
         self.reference()
         address = os.environ["DLROVER_CKPT_SOCK"]
@@ -155,6 +169,16 @@ class Disagreements(ClientTest):
         self.assertEqual([word[1] for word in words], ["False", "True"], ends)
         self.assertIn("rank 1 did not take part in the checkpoint within 3 s", words[0][2] + words[0][3])
         self.assertLess(time.monotonic() - began, 120)
+
+    def test_a_rank_whose_keys_change_alone_does_not_wait_as_long_again(self):
+        saver = self.reference()
+        _, ends = ranks("fsdp.py", self.folder, "2", "grow", DLROVER_CKPT_SOCK=saver.address, SAVE_TIMEOUT="12")
+        first, second = ([line.split(" ", 2)[1:] for line in out.splitlines()] for _, out, _ in ends)
+        self.assertEqual([result for result, _ in first], ["True"] * 4, ends)
+        self.assertEqual([result for result, _ in second], ["True", "False", "False", "True"], ends)
+        for (_, error), seconds in zip(second[1:3], (12, 10)):
+            self.assertIn("the state of rank 1 has other names, types or shapes than before", error)
+            self.assertIn("rank 0 did not answer in a checkpoint within %d s" % seconds, error)
 
     def test_a_rank_that_loses_its_saver_does_not_hold_the_others(self):
         saver, other = self.reference(), self.reference()

@@ -1,6 +1,8 @@
 """Saves and loads through a socket: whole ones, refusals, and a saver that does not behave. Without torch."""
 
+import fcntl
 import os
+import signal
 import socket
 import threading
 import time
@@ -10,7 +12,7 @@ from reference_saver import FAULTS
 from support import ClientTest, same
 
 from dlrover_run.flash_checkpoint import DdpCheckpointer, FlashCheckpointError, NothingLoads, StorageType
-from dlrover_run.flash_checkpoint import connection, errors, saver as saver_module
+from dlrover_run.flash_checkpoint import call_lock, connection, errors, saver as saver_module
 
 STATE = {"step": 1, "odd": {1, 2}, "text": "x" * 1000}
 
@@ -37,6 +39,38 @@ class Saves(ClientTest):
             state = {"text": "x" * size}
             self.assertTrue(checkpointer.save_checkpoint(size, state, storage_type=StorageType.MEMORY))
             same(state, checkpointer.load_checkpoint())
+
+    def test_slots_are_given_back_before_larger_ones_are_asked_for(self):
+        files = set()
+
+        def mapped():
+            """Mappings of files that this saver has given."""
+            with open("/proc/self/maps") as file:
+                return sum(line.split()[4] in files for line in file)
+
+        saver, found = self.reference(), []
+        alloc = saver._alloc
+
+        def count(*arguments):
+            found.append(mapped())
+            answer, descriptors = alloc(*arguments)
+            files.update(str(os.fstat(descriptor).st_ino) for descriptor in descriptors)
+            return answer, descriptors
+
+        saver._alloc = count
+        checkpointer = DdpCheckpointer(self.folder)
+        for size in (10, 1000000, 6000000):
+            self.assertTrue(checkpointer.save_checkpoint(size, {"text": "x" * size}))
+            self.assertEqual(mapped(), 3)
+        # Their memory would count.
+        self.assertEqual(found, [0, 0, 0])
+        saver.allowance = 1
+        self.assertTrue(checkpointer.save_checkpoint(1, {"text": "x" * 20000000}))
+        self.assertSaid("too large (no_memory)")
+        self.assertEqual(mapped(), 0)
+        saver.allowance = 1 << 30
+        self.assertTrue(checkpointer.save_checkpoint(1, {"text": "x" * 20000000}, storage_type=StorageType.MEMORY))
+        self.assertEqual(found, [0] * 5)
 
     def test_what_is_asked_for_is_what_the_saver_gets(self):
         saver = self.reference()
@@ -66,6 +100,7 @@ class Saves(ClientTest):
             round=3,
             format="pt",
             keep=None,
+            replicas=0,
         )
         self.assertEqual(saver.hellos[0], expected)
         expected.update(rank=4, local_rank=0, role="writer", keep={"latest": 3})
@@ -220,15 +255,15 @@ class Faults(ClientTest):
                 with self.assertRaises(FlashCheckpointError):
                     checkpointer.load_checkpoint()
                 continue
-            # On one node, the disk is looked at; on several, ranks could then load different steps.
+            # One rank looks at the disk; several, of one node too, could then load different steps.
             self.assertEqual(checkpointer.load_checkpoint(), {}, fault)
             self.assertSaid("the saver of this node was lost")
-            checkpointer = DdpCheckpointer(self.folder, save_timeout=20)
-            saver.faults["load"] = fault
-            os.environ.update(RANK="0", WORLD_SIZE="2", LOCAL_WORLD_SIZE="1")
-            several = DdpCheckpointer(self.folder, save_timeout=20)
-            with self.assertRaisesRegex(FlashCheckpointError, "Other nodes may load another step"):
-                several.load_checkpoint()
+            for local_world in "12":
+                saver.faults["load"] = fault
+                os.environ.update(RANK="0", WORLD_SIZE="2", LOCAL_WORLD_SIZE=local_world)
+                several = DdpCheckpointer(self.folder, save_timeout=20)
+                with self.assertRaisesRegex(FlashCheckpointError, "Other ranks may load another step"):
+                    several.load_checkpoint()
             for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
                 del os.environ[name]
 
@@ -248,6 +283,29 @@ class Faults(ClientTest):
         original, saver_module._WAIT_GRACE = saver_module._WAIT_GRACE, 0.5
         self.addCleanup(setattr, saver_module, "_WAIT_GRACE", original)
         self.assertFalse(checkpointer.wait_latest_checkpoint(timeout=0.2))
+
+    def test_a_saver_that_may_live_is_not_written_around(self):
+        """What it still writes would count instead of the newer step."""
+        saver = self.reference()
+        checkpointer = DdpCheckpointer(self.folder, save_timeout=0.5)
+        self.assertTrue(checkpointer.save_checkpoint(1, STATE))
+        saver.faults["begin"] = "hang"
+        self.assertIn("did not answer begin in time", checkpointer.save_checkpoint(2, STATE).error)
+        # Also while it is not asked.
+        self.assertIn("did not answer begin in time", checkpointer.save_checkpoint(3, STATE).error)
+        saver.faults["hello"] = "hang"
+        checkpointer._saver._not_before = 0
+        self.assertIn("did not answer hello in time", checkpointer.save_checkpoint(4, STATE).error)
+        checkpointer._saver._not_before = 0
+        self.assertTrue(checkpointer.save_checkpoint(5, STATE))
+        # A connection that breaks: the saver answers on another one.
+        saver.faults["begin"] = "close"
+        self.assertIn("the saver closed the connection", checkpointer.save_checkpoint(6, STATE).error)
+        self.assertTrue(checkpointer.save_checkpoint(7, STATE))
+        self.assertEqual(os.listdir(self.folder), [])
+        saver.stop()
+        self.assertTrue(checkpointer.save_checkpoint(8, STATE))
+        self.assertEqual(sorted(os.listdir(self.folder)), [".dlrover", "8", "dlrover_latest.txt"])
 
     def test_a_slot_that_is_not_whole_is_not_loaded(self):
         saver = self.reference()
@@ -273,6 +331,103 @@ class Faults(ClientTest):
                 self.assertEqual(checkpointer.load_checkpoint(), {}, answer)
             except FlashCheckpointError:
                 pass
+
+
+class Calls(ClientTest):
+    """Calls in the middle of others."""
+
+    def test_a_signal_handler_is_refused_at_once(self):
+        saver = self.reference()
+        checkpointer, found = DdpCheckpointer(self.folder, save_timeout=20), []
+        self.assertTrue(checkpointer.save_checkpoint(1, STATE))
+        saver.faults["begin"] = "hang"
+
+        def handle(*_):
+            # As frameworks do when a batch system is about to end them.
+            found.append(checkpointer.save_checkpoint(2, STATE).error)
+            for call in (checkpointer.load_checkpoint, checkpointer._saver.status):
+                with self.assertRaises(errors.UnderWay) as refused:
+                    call()
+                found.append(str(refused.exception))
+            self.assertFalse(checkpointer.wait_latest_checkpoint())
+            # The end of the other call.
+            saver.release()
+
+        self.addCleanup(signal.signal, signal.SIGUSR1, signal.signal(signal.SIGUSR1, handle))
+        main = threading.get_ident()
+
+        def interrupt():
+            while saver.requests[-1]["type"] != "begin":
+                time.sleep(0.01)
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+        saver.requests.clear()
+        saver.requests.append({"type": "none"})
+        helper = threading.Thread(target=interrupt)
+        helper.start()
+        self.assertTrue(checkpointer.save_checkpoint(3, STATE))
+        helper.join()
+        self.assertEqual(len(found), 3)
+        for text, what in zip(found, ("save", "load", "ask the saver to status")):
+            self.assertIn("it cannot %s in the middle of another call of the same thread" % what, text)
+        self.assertEqual(checkpointer.load_checkpoint(), STATE)
+        self.assertEqual(len(saver.hellos), 1)
+
+    def test_a_thread_that_waits_holds_others_for_no_longer_than_their_timeout(self):
+        saver = self.reference()
+        checkpointer = DdpCheckpointer(self.folder, save_timeout=0.5)
+        self.assertTrue(checkpointer.save_checkpoint(1, STATE))
+        saver.faults["wait"] = "hang"
+        waiter = threading.Thread(target=checkpointer.wait_latest_checkpoint)
+        waiter.start()
+        while saver.faults:
+            time.sleep(0.01)
+        result = checkpointer.save_checkpoint(2, STATE)
+        self.assertIn("because a call of another thread did not end in time", result.error)
+        saver.release()
+        waiter.join()
+        # The connection is as it was.
+        self.assertTrue(checkpointer.save_checkpoint(3, STATE))
+        self.assertEqual(len(saver.hellos), 1)
+
+
+class Probe:
+    """Looks at the files of a folder while it is saved."""
+
+    def __init__(self, folder):
+        self.folder, self.found = folder, []
+
+    def __reduce__(self):
+        # It is pickled before there is a file, too.
+        for name in os.listdir(self.folder) if os.path.isdir(self.folder) else ():
+            # As a saver does that looks for leftovers, in another process.
+            with open(os.path.join(self.folder, name), "r+b") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    self.found.append((name, "free"))
+                except BlockingIOError:
+                    self.found.append((name, "locked"))
+        return str, ()
+
+
+class Alone(ClientTest):
+    def test_a_file_that_is_written_is_locked(self):
+        probe = Probe(os.path.join(self.folder, "1"))
+        self.assertTrue(DdpCheckpointer(self.folder).save_checkpoint(1, {"probe": probe}))
+        self.assertEqual(probe.found, [("rank_0.pt.dlrover-tmp-%d" % os.getpid(), "locked")])
+        self.assertEqual(os.listdir(probe.folder), ["rank_0.pt"])
+
+    def test_a_name_that_another_process_has_is_not_taken(self):
+        os.mkdir(os.path.join(self.folder, "1"))
+        taken = os.path.join(self.folder, "1", "rank_0.pt.dlrover-tmp-%d" % os.getpid())
+        with open(taken, "wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.write(b"of another node")
+            file.flush()
+            self.assertTrue(DdpCheckpointer(self.folder).save_checkpoint(1, STATE))
+        with open(taken, "rb") as file:
+            self.assertEqual(file.read(), b"of another node")
+        same(STATE, DdpCheckpointer(self.folder).load_checkpoint())
 
 
 class Connections(ClientTest):
@@ -340,7 +495,7 @@ class Connections(ClientTest):
         ours, theirs = socket.socketpair()
         self.addCleanup(theirs.close)
         peer = connection.Connection.__new__(connection.Connection)
-        peer._lock, peer._buffer, peer._socket = threading.Lock(), b"", ours
+        peer._lock, peer._buffer, peer._socket = call_lock.CallLock(), b"", ours
 
         def interrupt(*_):
             raise KeyboardInterrupt

@@ -8,7 +8,7 @@ import unittest
 
 from support import ClientTest, bytes_of, needs_torch, same, torch
 
-from dlrover_run.flash_checkpoint import DdpCheckpointer, StorageType
+from dlrover_run.flash_checkpoint import DdpCheckpointer, StorageType, saver as saver_module
 
 MEMORY = StorageType.MEMORY
 
@@ -108,6 +108,21 @@ class Kinds(ClientTest):
         whole = torch.randn(1 << 20)
         same({"a": whole[:10], "b": whole[-10:]}, self.saved_and_loaded({"a": whole[:10], "b": whole[-10:]}))
         self.assertLess(saver.shards[(self.folder, 0)].newest().size, whole.nbytes)
+
+    def test_memory_of_others_may_be_in_several_storages(self):
+        self.saver()
+        memory = bytearray(range(256)) * 400
+        state = {
+            # The same address; one within the other; and views of both, which share.
+            "first": torch.frombuffer(memory, dtype=torch.uint8, count=1000),
+            "all": torch.frombuffer(memory, dtype=torch.uint8),
+            "middle": torch.frombuffer(memory, dtype=torch.uint8, offset=500, count=90000),
+        }
+        state["view of first"], state["view of all"] = state["first"][10:], state["all"][300:]
+        loaded = self.saved_and_loaded(state)
+        same(state, loaded)
+        loaded["all"][300] = 7
+        self.assertEqual(loaded["view of all"][0], 7)
 
     def test_sharing_that_ends_is_noticed(self):
         self.saver()
@@ -223,8 +238,7 @@ class Restores(ClientTest):
             same(first, held)
         del held
         gc.collect()
-        one.save_checkpoint(8, first, storage_type=MEMORY)
-        self.assertEqual(slot.readers, set())
+        self.assertEventually(lambda: slot.readers == set())
 
     def test_pages_are_written_where_the_kernel_cannot_populate(self):
         from dlrover_run.flash_checkpoint.mapping import Mapping
@@ -271,6 +285,8 @@ class Restores(ClientTest):
         self.assertEqual([r for r in saver.requests if r["type"] == "loaded_done"], [])
         del view
         gc.collect()
+        # Without a call: there may be none.
+        self.assertEventually(lambda: [r for r in saver.requests if r["type"] == "loaded_done"])
         checkpointer.save_checkpoint(3, {"large": torch.randn(1 << 18)}, storage_type=MEMORY)
         self.assertEqual(len([r for r in saver.requests if r["type"] == "loaded_done"]), 1)
 
@@ -292,10 +308,74 @@ class Restores(ClientTest):
         slot = saver.shards[(self.folder, 0)].newest()
         self.assertEqual(len(slot.readers), 1)
         self.assertTrue(reader.save_checkpoint(2, {}))
-        reader._saver._detacher.join(60)
-        self.assertEqual(slot.readers, set())
+        self.assertEventually(lambda: slot.readers == set())
         os.pwrite(slot.descriptor, bytes(slot.size), 0)
         same(state, held)
+
+    def test_a_rank_that_only_reads_and_never_saves_gives_the_slot_back(self):
+        saver = self.reference()
+        self.addCleanup(setattr, saver_module, "_READER_PAUSE", saver_module._READER_PAUSE)
+        saver_module._READER_PAUSE = 0.01
+        state = {"large": torch.randn(1 << 18)}
+        DdpCheckpointer(self.folder).save_checkpoint(1, state, storage_type=MEMORY)
+        os.environ.update(RANK="1", WORLD_SIZE="2", LOCAL_RANK="1", LOCAL_WORLD_SIZE="2")
+        held = DdpCheckpointer(self.folder).load_checkpoint()
+        slot = saver.shards[(self.folder, 0)].newest()
+        self.assertEventually(lambda: [r for r in saver.requests if r["type"] == "loaded_done"])
+        self.assertEventually(lambda: slot.readers == set())
+        os.pwrite(slot.descriptor, bytes(slot.size), 0)
+        same(state, held)
+
+    def test_a_slot_that_cannot_be_released_now_is_released_later(self):
+        saver = self.reference()
+        self.addCleanup(setattr, saver_module, "_RELEASE_PAUSE", saver_module._RELEASE_PAUSE)
+        saver_module._RELEASE_PAUSE = 0.01
+        checkpointer = DdpCheckpointer(self.folder, save_timeout=0.2)
+        checkpointer.save_checkpoint(1, {"large": torch.randn(1 << 18)})
+        held = checkpointer.load_checkpoint()
+        saver.faults["wait"] = "hang"
+        waiter = threading.Thread(target=checkpointer.wait_latest_checkpoint)
+        waiter.start()
+        self.assertEventually(lambda: not saver.faults)
+        # The connection is taken for as long as the other thread waits, which is longer than the time for a release.
+        del held
+        gc.collect()
+        tried = []
+        original = saver_module.Saver._release
+        self.addCleanup(setattr, saver_module.Saver, "_release", original)
+        saver_module.Saver._release = lambda *each: (tried.append(each), original(*each))
+        self.assertEventually(lambda: len(tried) > 1)
+        slot = saver.shards[(self.folder, 0)].newest()
+        self.assertEqual(len(slot.readers), 1)
+        saver.release()
+        waiter.join()
+        self.assertEventually(lambda: slot.readers == set())
+
+    def test_a_forked_child_has_the_state_as_it_was(self):
+        saver = self.reference(slots=2)
+        checkpointer = DdpCheckpointer(self.folder, on_error="raise")
+        first = {"large": torch.randn(1 << 18)}
+        checkpointer.save_checkpoint(1, first, storage_type=MEMORY)
+        held = checkpointer.load_checkpoint()
+        slot = saver.shards[(self.folder, 0)].newest()
+        expected = bytes_of(first["large"])
+        child_may_look, look = os.pipe()
+        # As a worker of a data loader, which has what its data set holds.
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                os.read(child_may_look, 1)
+                # Threads of torch are not here.
+                code = 0 if held["large"].numpy().tobytes() == expected else 2
+            finally:
+                os._exit(code)
+        os.pwrite(slot.descriptor, bytes(slot.size), 0)
+        os.write(look, b"x")
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        same(first, held)
+        for descriptor in (child_may_look, look):
+            os.close(descriptor)
 
     def test_restored_tensors_may_be_saved_again(self):
         self.saver()

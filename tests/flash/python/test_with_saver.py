@@ -1,4 +1,4 @@
-"""The client with the saver itself, if DLROVER_SAVER names it: rounds, kills, disk. With torch."""
+"""The client with the saver itself, if DLROVER_SAVER names it: rounds, kills, disk."""
 
 import os
 import subprocess
@@ -6,6 +6,7 @@ import sys
 import unittest
 
 from support import HERE, ClientTest, environment, needs_torch, torch
+from test_shards import WORLD, ShardsTest
 
 SAVER = os.environ.get("DLROVER_SAVER")
 
@@ -20,6 +21,31 @@ def rounds(*commands, **options):
         command += ["--", sys.executable] + each
     done = subprocess.run(command, env=environment(OMP_NUM_THREADS="1"), capture_output=True, timeout=600)
     return [line.split(" ", 3) for line in done.stdout.decode().splitlines()], done
+
+
+@unittest.skipIf(SAVER is None, "DLROVER_SAVER names no saver")
+class WithoutTorch(ShardsTest):
+    def test_a_changed_byte_in_the_file_of_one_rank_is_found_by_all(self):
+        for kind in ("ddp", "rank"):
+            folder, out = self.path(kind), self.path(kind + ".out")
+            os.mkdir(out)
+            program = [os.path.join(HERE, "programs", "shards.py"), kind, folder, out]
+            _, done = rounds(program + ["save", "10", "save", "20"], ranks=WORLD)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.damage(folder, "20", "rank_1.pt")
+            _, done = rounds(program + ["load"], ranks=WORLD)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(self.loaded(out), [[10, 0, "disk"], [10, 1, "disk"]], done.stderr)
+
+    def test_an_order_of_millions_of_numbers_survives(self):
+        program = os.path.join(HERE, "programs", "long_list.py")
+        words, done = rounds([program, self.folder, "MEMORY"], [program, self.folder, "DISK"])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        alone = subprocess.run(
+            [sys.executable, program, self.folder, "DISK"], env=environment(), capture_output=True, timeout=300
+        )
+        words += [line.split() for line in alone.stdout.decode().splitlines()]
+        self.assertEqual([word[1:] for word in words], [["none", "0"], ["memory", "1"], ["disk", "2"]], done.stderr)
 
 
 @needs_torch

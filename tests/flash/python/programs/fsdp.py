@@ -1,7 +1,8 @@
 """A sharded model: fsdp.py FOLDER GENERATION ACTION ...
 
 GENERATION is 1 or 2. Actions: `save STEPS` trains and saves; `load` loads into a new model; both print the step and a
-checksum of the whole state, which is the same for all ranks. `lonely` saves on all ranks but the last.
+checksum of the whole state, which is the same for all ranks. `lonely` saves on all ranks but the last. `grow` saves
+four times, with a key that rank 1 has from the second time on, and all ranks at the last one.
 
 In the first round, `save STEPS die` ends with a SIGKILL of the last rank. `save STEPS hang` waits for the disk, makes
 the file `<rank>.waited` in the folder PROBE_OUT, and rests until it is killed. Later rounds go on from what they load.
@@ -150,6 +151,16 @@ def main():
             if step == 2 or rank != dist.get_world_size() - 1:
                 result = checkpointer.save_checkpoint(step, state)
                 say("result", bool(result), result.error)
+            dist.barrier()
+    if "grow" in actions:
+        checkpointer = kind(folder, **options)
+        model, optimizer = new(1e-2)
+        train(model, optimizer, 1)
+        for step in (1, 2, 3, 4):
+            # A key that one rank has first.
+            more = {"more": 1} if step == 4 or step > 1 and rank == 1 else {}
+            result = checkpointer.save_checkpoint(step, model, optimizer, dict(extra(step), **more))
+            say("result", bool(result), result.error)
             dist.barrier()
 
 

@@ -1,4 +1,4 @@
-"""transformers.Trainer: hf.py FOLDER STEPS [die]. Prints where it began and a checksum."""
+"""transformers.Trainer: hf.py FOLDER STEPS [die] [best]. Prints where it began and a checksum."""
 
 import hashlib
 import os
@@ -53,8 +53,9 @@ arguments = TrainingArguments(
     save_strategy="steps",
     # With others, the number of steps changes the rate.
     lr_scheduler_type="constant",
+    **dict(load_best_model_at_end=True, eval_strategy="steps", eval_steps=5) if "best" in sys.argv else {},
 )
-trainer = FlashCkptTrainer(model=Model(), args=arguments, train_dataset=data, callbacks=[Die()])
+trainer = FlashCkptTrainer(model=Model(), args=arguments, train_dataset=data, eval_dataset=data, callbacks=[Die()])
 found = trainer.get_last_checkpoint()
 print("found", found and os.path.basename(found), trainer.flash_checkpointer.last_load.source, flush=True)
 trainer.train(resume_from_checkpoint=found or None)

@@ -6,25 +6,32 @@ import threading
 import time
 
 from .. import busy
-from . import accelerator, disk, documents, synchronous
-from .errors import FlashCheckpointError, NoSaver, NothingLoads, SaverLost, SaverRefused
+from . import accelerator, common_step, disk, documents, exchange, limits, synchronous
+from .call_lock import CallLock
+from .errors import FlashCheckpointError, NoSaver, NothingLoads, SaverLost, SaverRefused, TooLarge, UnderWay
+from .exchange import Exchange
 from .identity import absolute
 from .layout import Layout
 from .notices import say, say_once
 from .result import LastLoad, StorageType, not_saved, saved
-from .saver import Saver
+from .saver import LOAD_TIMEOUT, Saver
 from .slot import meta_bytes
 from .tree import flatten
 
 __all__ = ["Checkpointer", "StorageType"]
 
 
+# What the saver accepts.
+_MOST_REPLICAS = 16
+
+
 class Checkpointer:
     """Saves states of this process into the memory of its node, and loads them.
 
     `save_timeout`: seconds that any call waits for the saver at most. `on_error`: "warn" prints why a save failed, and
-    training goes on; "raise" raises FlashCheckpointError. `replica_count` and `comm_backend` are taken for the sake of
-    programs for DLRover. `last_load` is where the last load came from.
+    training goes on; "raise" raises FlashCheckpointError. `replica_count`: so many other nodes keep a
+    copy of each step in memory, for the loss of this one; a state that is the same on all nodes (DDP) has its copies
+    anyway. `comm_backend` is accepted for the sake of programs for DLRover. `last_load` is where the last load came from.
     """
 
     # Whether tensors keep their strides: files of some formats have none.
@@ -38,9 +45,7 @@ class Checkpointer:
             raise ValueError("on_error is %r; expected 'warn' or 'raise'" % (on_error,))
         if not float(save_timeout) > 0:
             raise ValueError("save_timeout is %r; expected seconds above 0" % (save_timeout,))
-        if replica_count:
-            text = "replica_count=%r is ignored: copies on other nodes are not supported yet"
-            say_once("replica", text % (replica_count,))
+        identity = identity._replace(replicas=_replicas(replica_count, identity))
         self.checkpoint_dir = identity.dir
         self.last_load = LastLoad("none", None, "nothing has been loaded yet")
         self._identity = identity
@@ -48,6 +53,10 @@ class Checkpointer:
         self._save_timeout = float(save_timeout)
         self._on_error = on_error
         self._saver = Saver(identity, save_timeout)
+        # With the ranks that have other parts of the state.
+        self._exchange = Exchange("%s in %s" % (identity.format, identity.dir), place, save_timeout)
+        # Saves and loads, each from its begin to its end.
+        self._calls = CallLock()
         self._layout = None
         self._preparation = None
         # The newest step that the saver is to write to disk.
@@ -88,7 +97,7 @@ class Checkpointer:
         except FlashCheckpointError as error:
             if isinstance(error, SaverLost):
                 self._saver.lose(error)
-            if isinstance(error, NoSaver) and self._queued is None:
+            if self._queued is None and self._saver.is_gone(error):
                 # What was saved was written before the save returned.
                 return True
             say("it is not known whether the newest checkpoint is on disk: %s" % error)
@@ -120,6 +129,13 @@ class Checkpointer:
             self._saver.detach()
             return saved(step, time.perf_counter() - began)
         try:
+            with self._calls.held("save", time.monotonic() + self._save_timeout):
+                return self._save_now(step, state, path, to_disk, began)
+        except UnderWay as error:
+            return self._not_saved(error, "under way", step, str(error), began)
+
+    def _save_now(self, step, state, path, to_disk, began):
+        try:
             self._join_preparation()
             flat, layout = self._placed(step, state)
             superseded = self._saver.save(layout, flat, step, self._wish(path, to_disk))
@@ -149,10 +165,9 @@ class Checkpointer:
 
     def _may_write_alone(self, error):
         """Whether this process writes to disk itself after this error."""
-        if isinstance(error, SaverLost):
-            # A saver that hangs may hang because of the disk.
-            return not error.timed_out
-        return isinstance(error, NoSaver) or isinstance(error, SaverRefused) and error.code == "no_memory"
+        if isinstance(error, TooLarge) or isinstance(error, SaverRefused) and error.code == "no_memory":
+            return True
+        return self._saver.is_gone(error)
 
     def _not_saved(self, error, key, step, text, began):
         text = "step %d is not saved: %s" % (step, text)
@@ -200,30 +215,70 @@ class Checkpointer:
                 state = disk.load_file(path)
             self.last_load = LastLoad("file", None, "%s was given" % path)
             return state
-        with busy("checkpoint"):
+        with busy("checkpoint"), self._calls.held("load", time.monotonic() + LOAD_TIMEOUT):
             return self._load_newest()
 
     def _load_newest(self):
         self._join_preparation()
+        if self._asks_all():
+            return self._load_with_all()
         answer, restored = self._ask_for_load()
         source, step = answer.get("source"), answer.get("step")
         if restored is not None:
             self.last_load = LastLoad("memory", step, answer.get("reason", ""))
             return restored.take_state()
+        if source == "disk" and self._identity.n_shards > 1:
+            # The saver has checked a part of the files, and passes over a step for this rank only.
+            return self._load_alone(answer.get("reason", ""), step)
         if source == "disk":
-            try:
-                state = disk.load_file(answer["path"])
-            except Exception as error:
-                raise NothingLoads(
-                    "step %s cannot be loaded from %s, although its checksums match: %s: %s"
-                    % (step, answer.get("path"), type(error).__name__, error)
-                )
-            self.last_load = LastLoad("disk", step, answer.get("reason", ""))
-            return state
+            return self._load_file(step, answer.get("path"), answer.get("reason", ""))
         if source == "none":
             self.last_load = LastLoad("none", None, answer.get("reason", ""))
             return {}
         return self._load_alone(answer["reason"])
+
+    def _load_file(self, step, path, reason):
+        try:
+            state = disk.load_file(path)
+        except Exception as error:
+            raise disk.not_loaded(step, path, error)
+        self.last_load = LastLoad("disk", step, reason)
+        return state
+
+    def _asks_all(self):
+        """Whether all ranks decide what is loaded: each has a part of the state, and the others can be asked."""
+        return self._identity.n_shards > 1 and self._place.world > 1 and exchange.is_possible()
+
+    def _load_with_all(self):
+        """Loads the part of this rank, of the step that all ranks load. All ranks call it."""
+        restored, path = None, None
+        try:
+            answer, restored = self._ask_for_load()
+            source, path = answer.get("source"), answer.get("path")
+            # Each has a file of its own.
+            mine = "memory" if restored else source, answer.get("step"), None, answer.get("reason") or ""
+        except NothingLoads as error:
+            mine = "alone", None, None, "rank %d: %s" % (self._place.rank, error)
+        except Exception as error:
+            # All ranks must know.
+            mine = "error", None, None, "rank %d: %s" % (self._place.rank, error)
+        source, step, _, reason = self._exchange.together("load", mine, common_step.same_for_all, LOAD_TIMEOUT)
+        if source == "memory":
+            self.last_load = LastLoad("memory", step, reason)
+            return restored.take_state()
+        if restored is not None:
+            # It is not loaded, and must not hold the slot.
+            restored.take_state()
+        if source == "disk":
+            return self._load_file(step, path, reason)
+        if source == "none":
+            self.last_load = LastLoad("none", None, reason)
+            return {}
+        candidate, last_load = common_step.newest_on_disk(self._exchange, self._identity, reason, disk.check_format)
+        if candidate is None:
+            self.last_load = last_load
+            return {}
+        return self._load_file(candidate.step, candidate.path, reason)
 
     def _ask_for_load(self):
         """What the saver says where to load from; of source `alone` when this process is to look itself."""
@@ -246,17 +301,25 @@ class Checkpointer:
         return answer, restored
 
     def _alone_or_raise(self, why):
-        # Ranks of other nodes may take a newer step from memory.
-        if self._place.world > self._place.local_world:
+        if self._asks_all():
+            return {"source": "alone", "reason": why}
+        # Other ranks may take a newer step from memory, those of this node too: they may have asked the saver before.
+        if self._place.world > 1:
             raise FlashCheckpointError(
-                "%s. Other nodes may load another step, so this worker must not continue" % why
+                "%s. Other ranks may load another step, so this worker must not continue; the job restarts it" % why
             )
         say("%s; loading from disk" % why)
         return {"source": "alone", "reason": why}
 
-    def _load_alone(self, why):
+    def _load_alone(self, why, at_most=None):
         own = self._identity
-        state, candidate = disk.load_newest(own.dir, own.rank, own.shard, own.n_shards)
+        if own.n_shards > 1:
+            say_once(
+                "check all",
+                "torch.distributed is not initialized, so each rank reads and checks the files of all ranks; call "
+                "init_process_group() before a checkpoint is loaded",
+            )
+        state, candidate = disk.load_newest(own.dir, own.rank, own.shard, own.n_shards, at_most)
         if candidate is None:
             self.last_load = LastLoad("none", None, "%s has no checkpoint" % self._identity.dir)
             return {}
@@ -277,6 +340,7 @@ class Checkpointer:
         if self._layout is None or not self._layout.fits(flat, needed):
             names = self._flatten(state, with_names=True).names
             self._layout = Layout(names, flat.tensors, flat.keys, needed, self._keeps_strides)
+        limits.check(flat, needed - flat.odd_bytes + len(self._layout.table))
         return self._layout
 
     def _join_preparation(self):
@@ -319,3 +383,9 @@ def _is_storable():
     from .dtypes import is_storable
 
     return is_storable
+
+
+def _replicas(count, identity):
+    if not isinstance(count, int) or not 0 <= count <= _MOST_REPLICAS:
+        raise ValueError("replica_count is %r; expected 0 to %d" % (count, _MOST_REPLICAS))
+    return 0 if identity.replicated else count

@@ -4,10 +4,10 @@ import array
 import json
 import os
 import socket
-import threading
 import time
 import weakref
 
+from .call_lock import CallLock
 from .errors import SaverLost, SaverRefused
 
 # Bytes of a line at most, without the line feed.
@@ -26,7 +26,7 @@ class Connection:
     """
 
     def __init__(self, address, deadline):
-        self._lock = threading.Lock()
+        self._lock = CallLock()
         self._buffer = b""
         self._socket = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -34,9 +34,13 @@ class Connection:
         try:
             self._socket.settimeout(_remaining(deadline))
             self._socket.connect("\0" + address[1:] if address.startswith("@") else address)
+        except socket.timeout:
+            self.close()
+            raise SaverLost("the saver at %s took no connection in time" % address, timed_out=True)
         except (OSError, ValueError) as error:
             self.close()
-            raise SaverLost("cannot connect to the saver at %s: %s" % (address, error))
+            is_closed = isinstance(error, (ConnectionRefusedError, FileNotFoundError))
+            raise SaverLost("cannot connect to the saver at %s: %s" % (address, error), is_closed=is_closed)
 
     @property
     def closed(self):
@@ -55,11 +59,11 @@ class Connection:
     def request(self, request, reply, deadline):
         """Sends `request` and returns the answer and its file descriptors, which the caller closes.
 
-        `reply` is the type that the answer must have. Raises SaverRefused when the saver refuses, and SaverLost when
-        the connection ends, the deadline passes or the answer makes no sense.
+        `reply` is the type that the answer must have. Raises SaverRefused when the saver refuses, SaverLost when the
+        connection ends, the deadline passes or the answer makes no sense, and UnderWay when there is another request.
         """
         what = request["type"]
-        with self._lock:
+        with self._lock.held("ask the saver to %s" % what, deadline):
             if self._socket is None:
                 raise SaverLost("the connection to the saver is closed, so it cannot be asked to %s" % what)
             descriptors = []
@@ -80,7 +84,9 @@ class Connection:
                 raise SaverLost("the saver did not answer %s in time" % what, timed_out=True)
             except OSError as error:
                 self._give_up(descriptors)
-                raise SaverLost("the connection to the saver broke during %s: %s" % (what, error))
+                is_closed = isinstance(error, (BrokenPipeError, ConnectionResetError))
+                text = "the connection to the saver broke during %s: %s" % (what, error)
+                raise SaverLost(text, is_closed=is_closed)
             except BaseException:
                 # An interrupt too: the answer would be taken for that of the next request.
                 self._give_up(descriptors)
@@ -119,7 +125,7 @@ class Connection:
                     "file descriptors of the saver were lost: this process may have too many open files (ulimit -n)"
                 )
             if not data:
-                raise SaverLost("the saver closed the connection")
+                raise SaverLost("the saver closed the connection", is_closed=True)
             self._buffer += data
         line, self._buffer = self._buffer.split(b"\n", 1)
         if self._buffer:
@@ -127,8 +133,7 @@ class Connection:
         return line
 
     def _after_fork(self):
-        # The parent may have held the lock. Only the descriptor goes: the connection of the parent stays.
-        self._lock = threading.Lock()
+        # Only the descriptor goes: the connection of the parent stays.
         self.close()
 
 

@@ -4,7 +4,7 @@ import collections
 import os
 
 from . import documents, plain_file
-from .errors import NothingLoads
+from .errors import FlashCheckpointError, NothingLoads
 from .notices import say
 
 # A step that may load. `path` is the file or the folder to open; `manifest` is None for a step of DLRover.
@@ -30,18 +30,22 @@ class Folder:
         """Nothing here was ever a checkpoint."""
         return not (self._has_tracker or self.manifests or self._unusable)
 
-    def candidates(self, rank, shard, n_shards):
+    def candidates(self, rank, shard, n_shards, at_most=None):
         """What may load, the best first: the step of the tracker, then older ones with a manifest.
 
-        A step of the tracker without a manifest is one of DLRover, which writes `<step>/rank_<rank>.pt`.
+        A step of the tracker without a manifest is one of DLRover, which writes `<step>/rank_<rank>.pt`. `at_most` is
+        the step that counts, as the saver says: newer ones do not.
         """
         newest = self.tracker
         if newest is None:
             newest = max(self.manifests, default=None)
         if newest is None:
             return
+        if at_most is not None:
+            # Also when the tracker was set back.
+            newest = at_most if at_most in self.manifests else min(newest, at_most)
         if newest not in self.manifests:
-            path = os.path.join(self.directory, str(newest), "rank_%d.pt" % rank)
+            path = self._path_of_dlrover(newest, rank)
             if newest in self._unusable:
                 self.pass_over("the manifest of step %d: %s" % (newest, self._unusable[newest]))
             elif os.path.exists(path):
@@ -54,6 +58,21 @@ class Folder:
                 yield Candidate(step, self._path(manifest, shard, n_shards), manifest)
             except documents.Unusable as error:
                 self.pass_over("step %d: %s" % (step, error))
+
+    def candidate(self, step, has_manifest, rank, shard, n_shards):
+        """One of those that another rank found. Raises documents.Unusable when it is not here."""
+        manifest = self.manifests.get(step)
+        if has_manifest != (manifest is not None):
+            raise documents.Unusable(
+                "rank 0 %s a manifest of it, rank %d %s: all ranks must see the same folder"
+                % (("has", rank, "has none") if has_manifest else ("has not", rank, "has one"))
+            )
+        if has_manifest:
+            return Candidate(step, self._path(manifest, shard, n_shards), manifest)
+        path = self._path_of_dlrover(step, rank)
+        if not os.path.exists(path):
+            raise documents.Unusable("there is no file %s" % path)
+        return Candidate(step, path, None)
 
     def verify(self, candidate, is_own):
         """Checks sizes of all files, and the content of those of the shards for which `is_own(shard)` holds.
@@ -76,6 +95,9 @@ class Folder:
             "another folder, or remove its tracker %s and its folder %s"
             % (self.directory, "; ".join(self.passed) or "no reason is known", documents.TRACKER, documents.FOLDER)
         )
+
+    def _path_of_dlrover(self, step, rank):
+        return os.path.join(self.directory, str(step), "rank_%d.pt" % rank)
 
     def _path(self, manifest, shard, n_shards):
         files = list(documents.files_of(manifest))
@@ -108,23 +130,50 @@ def load_file(path):
         return torch.load(path, map_location="cpu")
 
 
-def load_newest(directory, rank, shard, n_shards):
+def load_newest(directory, rank, shard, n_shards, at_most=None):
     """The newest state of a folder of `.pt` files, and its candidate; (None, None) when the folder has none.
 
-    Raises NothingLoads.
+    With several shards, the files of all of them are checked: other ranks look for themselves, and find the same step.
+    `at_most` as for `Folder.candidates`. Raises NothingLoads, and FlashCheckpointError when another rank may find more.
     """
     folder = Folder(directory)
     if folder.is_empty():
         return None, None
-    for candidate in folder.candidates(rank, shard, n_shards):
-        if candidate.manifest is not None and candidate.manifest["format"] != "pt":
-            folder.pass_over("step %d is of format %s; expected pt" % (candidate.step, candidate.manifest["format"]))
+    for candidate in folder.candidates(rank, shard, n_shards, at_most):
+        try:
+            check_format(candidate)
+            folder.verify(candidate, lambda shard: True)
+        except documents.Unreadable as error:
+            if n_shards > 1:
+                # Of this rank alone, perhaps.
+                raise FlashCheckpointError(
+                    "step %d: %s. Other ranks may be able to read it, so this worker does not load an older step"
+                    % (candidate.step, error)
+                )
+            folder.pass_over("step %d: %s" % (candidate.step, error))
+            continue
+        except documents.Unusable as error:
+            folder.pass_over("step %d: %s" % (candidate.step, error))
             continue
         try:
-            own = (0, shard) if candidate.manifest and len(candidate.manifest["shards"]) == 1 else (shard,)
-            folder.verify(candidate, own.__contains__)
             return load_file(candidate.path), candidate
         except Exception as error:
             # torch.load raises anything for a damaged file.
+            if n_shards > 1:
+                raise not_loaded(candidate.step, candidate.path, error)
             folder.pass_over("step %d: %s" % (candidate.step, error))
     raise folder.nothing_loads()
+
+
+def check_format(candidate):
+    """Raises documents.Unusable for a step that is not of `.pt` files."""
+    if candidate.manifest is not None and candidate.manifest["format"] != "pt":
+        raise documents.Unusable("it is of format %s; expected pt" % candidate.manifest["format"])
+
+
+def not_loaded(step, path, error):
+    """The error for a file that was checked, and does not load."""
+    return NothingLoads(
+        "step %s cannot be loaded from %s, although its checksums are right: %s: %s"
+        % (step, path, type(error).__name__, error)
+    )

@@ -4,6 +4,8 @@
 <dir>/dlrover_latest.txt       the step in decimal, written last
 """
 
+import contextlib
+import fcntl
 import json
 import os
 import time
@@ -14,6 +16,9 @@ TRACKER = "dlrover_latest.txt"
 
 VERSION = 1
 
+# Between the name of a file and the id of the process that writes it.
+TEMPORARY = ".dlrover-tmp-"
+
 # The last step that every reader of JSON keeps.
 LARGEST_STEP = (1 << 53) - 1
 
@@ -22,9 +27,16 @@ _MOST_CHUNKS = 64
 _LARGEST_MANIFEST = 64 << 20
 _BLOCK = 1 << 20
 
+# Names of temporary files that are tried.
+_MOST_NAMES = 16
+
 
 class Unusable(Exception):
     """A document or a file is not what it must be."""
+
+
+class Unreadable(Unusable):
+    """The file system does not say what is in a file that is there: it may say so later, or to another process."""
 
 
 def read_tracker(directory):
@@ -76,22 +88,64 @@ def write_tracker(directory, step):
 
 def write(path, content):
     """Writes a file so that its name always has the whole content."""
-    temporary = temporary_name(path)
+    with replacing(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def replacing(path):
+    """A file to write, which gets the name `path` at the end of the block, on disk: always whole. Removed on errors.
+
+    It is locked: savers, also those of other nodes, remove temporary files that no process has locked.
+    """
+    temporary, file = _new_temporary(path)
     try:
-        with open(temporary, "wb") as file:
-            file.write(content)
+        with file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+            # Before the lock goes.
+            os.replace(temporary, path)
     except BaseException:
         remove(temporary)
         raise
     sync(os.path.dirname(path))
 
 
+def _new_temporary(path):
+    for number in range(_MOST_NAMES):
+        temporary = temporary_name(path) + ("-%d" % number if number else "")
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        # A sweep may have it at this moment, and remove it; or a process of another node has this one's id.
+        if lock(descriptor) and _is_at(descriptor, temporary):
+            os.ftruncate(descriptor, 0)
+            return temporary, os.fdopen(descriptor, "w+b")
+        os.close(descriptor)
+    raise OSError("%d files beside %s are being written by other processes" % (_MOST_NAMES, path))
+
+
+def lock(descriptor):
+    """Locks a file or folder for as long as it is open. False when another process has it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        # A file system without locks: nothing is swept there but what has the id of the process that sweeps.
+        pass
+    return True
+
+
+def _is_at(descriptor, path):
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except OSError:
+        return False
+
+
 def temporary_name(path):
-    """The name of a file while it is written; the saver removes those of dead processes."""
-    return "%s.dlrover-tmp-%d" % (path, os.getpid())
+    """The name of a file or folder while it is written."""
+    return "%s%s%d" % (path, TEMPORARY, os.getpid())
 
 
 def remove(path):
@@ -147,8 +201,10 @@ def verify(directory, summed, with_content=True):
                         "%s was changed after it was written: the checksum from byte %d on is %08x; expected %08x"
                         % (path, at, found, expected)
                     )
-    except OSError as error:
+    except FileNotFoundError as error:
         raise Unusable("cannot read %s: %s" % (path, error))
+    except OSError as error:
+        raise Unreadable("cannot read %s: %s" % (path, error))
 
 
 def files_of(manifest):

@@ -1,6 +1,15 @@
 """What goes wrong between a worker and the saver of its node. Every text says what happened, why, and what to do."""
 
-__all__ = ["FlashCheckpointError", "NoSaver", "NothingLoads", "SaverLost", "SaverRefused"]
+__all__ = [
+    "FlashCheckpointError",
+    "NoSaver",
+    "NothingLoads",
+    "RankAbsent",
+    "SaverLost",
+    "SaverRefused",
+    "TooLarge",
+    "UnderWay",
+]
 
 
 class FlashCheckpointError(Exception):
@@ -22,12 +31,14 @@ class NoSaver(FlashCheckpointError):
 class SaverLost(FlashCheckpointError):
     """The connection to the saver ended in the middle of a request, or what came makes no sense.
 
-    `timed_out`: the saver did not answer within the time limit; it may still be there.
+    `timed_out`: the saver did not answer within the time limit; it may still be there. `is_closed`: the other end of
+    the connection was closed, or is not there; on a new connection this says that there is no saver.
     """
 
-    def __init__(self, text, timed_out=False):
+    def __init__(self, text, timed_out=False, is_closed=False):
         super().__init__(text)
         self.timed_out = timed_out
+        self.is_closed = is_closed
 
 
 class SaverRefused(FlashCheckpointError):
@@ -47,6 +58,18 @@ def _remedy(code, reply):
     if code == "busy" and reply.get("persisting") is not None:
         return "; save less often, or allow three slots for each shard by a higher --flash-ckpt-memory"
     return ""
+
+
+class TooLarge(FlashCheckpointError):
+    """The state is more than the saver reads, so that it must be written to disk without it."""
+
+
+class UnderWay(FlashCheckpointError):
+    """Another call is under way, in this thread or another one. The connection to the saver is as it was."""
+
+
+class RankAbsent(FlashCheckpointError):
+    """A rank did not take part in time where all ranks must."""
 
 
 class NothingLoads(FlashCheckpointError):

@@ -6,10 +6,11 @@ of training.
 
 import datetime
 import pickle
+import sys
 import time
 import zlib
 
-from .errors import FlashCheckpointError
+from .errors import FlashCheckpointError, RankAbsent
 
 # Bytes of a value at most: stores refuse large ones.
 _LARGEST_PART = 4 << 20
@@ -58,6 +59,16 @@ class Exchange:
         return answers[0]
 
 
+def is_possible():
+    """Whether all ranks can be asked: torch.distributed is initialized."""
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    try:
+        return bool(distributed.is_available() and distributed.is_initialized())
+    except Exception:
+        # Not built with it, or not there.
+        return False
+
+
 class _Channel:
     """Objects from one rank to another."""
 
@@ -87,7 +98,7 @@ class _Channel:
                 raise FlashCheckpointError(
                     "%s the checkpoint: the store of torch.distributed failed: %s" % (what, str(error).split("\n")[0])
                 )
-            raise FlashCheckpointError(
+            raise RankAbsent(
                 "%s the checkpoint within %.0f s (save_timeout): every rank must save and load at the same steps"
                 % (what, self._timeout)
             )

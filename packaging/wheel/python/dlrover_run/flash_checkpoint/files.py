@@ -9,7 +9,6 @@ import os
 from . import documents, identity, synchronous
 from .checkpointer import Checkpointer
 from .errors import FlashCheckpointError, NoSaver
-from .exchange import Exchange
 from .identity import Place
 from .result import StorageType
 from .strategies import keep_of
@@ -22,14 +21,13 @@ class RankCheckpointer(Checkpointer):
         place = Place.find()
         who = identity.of_sharded(checkpoint_dir, place, "pt", keep_of(deletion_strategy))
         super().__init__(who, place, save_timeout, replica_count, comm_backend)
-        self._exchange = Exchange("files of " + who.dir, place, self._save_timeout)
 
     def save_checkpoint(self, step, state_dict, path="", storage_type=StorageType.DISK):
         """Saves the state of this rank. Returns a SaveResult."""
         return self._save(step, state_dict, path, storage_type)
 
     def load_checkpoint(self, resume_path=""):
-        """The newest state of this rank; {} without any."""
+        """The newest state of this rank, of the step that all ranks load; {} without any."""
         return self._load(resume_path)
 
     def _may_write_alone(self, error):
@@ -87,13 +85,8 @@ def unpack(directory, files):
         if isinstance(value, str):
             documents.write(path, value.encode())
             continue
-        temporary = documents.temporary_name(path)
-        try:
-            torch.save(value, temporary)
-            os.replace(temporary, path)
-        except BaseException:
-            documents.remove(temporary)
-            raise
+        with documents.replacing(path) as file:
+            torch.save(value, file)
 
 
 def barrier():

@@ -10,14 +10,15 @@ All ranks save and load at the same steps.
 
 import collections
 import collections.abc
+import functools
 import os
+import time
 
 from .. import busy
-from . import disk, documents, identity
+from . import common_step, documents, identity
 from .checkpointer import Checkpointer
 from .ddp import DdpCheckpointer
-from .errors import FlashCheckpointError, NoSaver, SaverLost, SaverRefused
-from .exchange import Exchange
+from .errors import FlashCheckpointError, NoSaver, RankAbsent, SaverLost, SaverRefused, TooLarge
 from .identity import Place, absolute
 from .result import LastLoad, StorageType
 from .saver import LOAD_TIMEOUT
@@ -27,6 +28,9 @@ __all__ = ["FsdpCheckpointer", "FsdpFullCheckpointer", "FsdpShardCheckpointer", 
 
 # Plans of states of different shapes that are kept: making one takes all ranks.
 _MOST_PLANS = 4
+
+# Seconds that a rank waits for a plan that the others did not take part in at the save before.
+_PLAN_AGAIN = 10.0
 
 
 class FsdpShardCheckpointer(Checkpointer):
@@ -50,9 +54,10 @@ class FsdpShardCheckpointer(Checkpointer):
         place = Place.find()
         who = identity.of_sharded(checkpoint_dir, place, "dcp", keep_of(deletion_strategy))
         super().__init__(who, place, save_timeout, replica_count, comm_backend, on_error)
-        self._exchange = Exchange(who.dir, place, self._save_timeout)
         # By the key of their parts: a RankPlan, or the NoSaver that all ranks agreed on.
         self._plans = collections.OrderedDict()
+        # The key that this rank could not plan, because the others did not take part.
+        self._unplanned = None
 
     def save_checkpoint(self, step, model, optimizer=None, extra_sd={}, path="", storage_type=StorageType.DISK):
         """Saves a model and its optimizer, and `extra_sd` beside them. Returns a SaveResult.
@@ -91,7 +96,7 @@ class FsdpShardCheckpointer(Checkpointer):
             path = absolute(resume_path)
             self.last_load = LastLoad("file", None, "%s was given" % path)
             return FileSystemReader(path)
-        with busy("checkpoint"):
+        with busy("checkpoint"), self._calls.held("load", time.monotonic() + LOAD_TIMEOUT):
             reader, self.last_load = self._newest()
         if self.last_load.source == "disk":
             return FileSystemReader(reader)
@@ -105,7 +110,7 @@ class FsdpShardCheckpointer(Checkpointer):
         if key not in self._plans:
             if not parts.by_label:
                 raise FlashCheckpointError("the state dict is empty")
-            self._plans[key] = self._plan(step, state)
+            self._plans[key] = self._plan_once_more(step, state, key)
             while len(self._plans) > _MOST_PLANS:
                 self._plans.popitem(last=False)
         plan = self._plans[key]
@@ -113,7 +118,25 @@ class FsdpShardCheckpointer(Checkpointer):
             raise plan.with_traceback(None)
         return super()._placed(step, plan.state_of(parts))
 
-    def _plan(self, step, state):
+    def _plan_once_more(self, step, state, key):
+        """`_plan`; a rank that plans alone waits for the others for `save_timeout` once, and for less from then on."""
+        timeout = min(_PLAN_AGAIN, self._save_timeout) if key == self._unplanned else None
+        try:
+            plan = self._plan(step, state, timeout)
+        except RankAbsent as error:
+            if not self._plans:
+                # The first one: a rank may be late.
+                raise
+            self._unplanned = key
+            raise RankAbsent(
+                "the state of rank %d has other names, types or shapes than before, so all ranks must plan again who "
+                "writes what, and they do not: %s. Give all ranks the same keys at the same step, with None where a "
+                "rank has no value" % (self._place.rank, error)
+            )
+        self._unplanned = None
+        return plan
+
+    def _plan(self, step, state, timeout):
         """Decides with all ranks what each of them writes, and whether all have a saver and memory."""
         from . import dcp_plan
 
@@ -132,7 +155,8 @@ class FsdpShardCheckpointer(Checkpointer):
             return labels
 
         mine = self._attempt(describe)
-        why, labels = self._exchange.together("plan %s" % step, mine, lambda each: _decided(each, plan_for_all))
+        decide = functools.partial(_decided, decide=plan_for_all)
+        why, labels = self._exchange.together("plan %s" % step, mine, decide, timeout)
         if why:
             return NoSaver("agreed", why, is_agreed=True)
         local = dcp_plan.local_metadata(parts, mine[1]["plan"])
@@ -151,8 +175,10 @@ class FsdpShardCheckpointer(Checkpointer):
         try:
             return None, call()
         except Exception as error:
-            is_alone = isinstance(error, (NoSaver, SaverLost))
-            is_alone = is_alone or isinstance(error, SaverRefused) and error.code == "no_memory"
+            if isinstance(error, SaverLost):
+                self._saver.lose(error)
+            is_alone = isinstance(error, TooLarge) or isinstance(error, SaverRefused) and error.code == "no_memory"
+            is_alone = is_alone or self._saver.is_gone(error)
             text = "rank %d: %s" % (self._place.rank, error)
             return "alone" if is_alone else "fault", text
 
@@ -169,7 +195,7 @@ class FsdpShardCheckpointer(Checkpointer):
         """(a reader, LastLoad) for what all ranks load; for source `disk` its folder instead of the reader."""
         self._join_preparation()
         reader, mine = self._mine()
-        source, step, path, reason = self._exchange.together("load", mine, _same_for_all, LOAD_TIMEOUT)
+        source, step, path, reason = self._exchange.together("load", mine, common_step.same_for_all, LOAD_TIMEOUT)
         if source == "memory":
             return reader, LastLoad("memory", step, reason)
         reader = None
@@ -177,7 +203,8 @@ class FsdpShardCheckpointer(Checkpointer):
             return None, LastLoad("none", None, reason)
         if source == "disk":
             return path, LastLoad("disk", step, reason)
-        return self._newest_on_disk(reason)
+        candidate, last_load = common_step.newest_on_disk(self._exchange, self._identity, reason, _check_format)
+        return candidate and candidate.path, last_load
 
     def _mine(self):
         """(a reader or None, what this rank could load)."""
@@ -197,38 +224,6 @@ class FsdpShardCheckpointer(Checkpointer):
     def _alone_or_raise(self, why):
         # All ranks decide.
         return {"source": "alone", "reason": why}
-
-    def _newest_on_disk(self, why):
-        """The newest folder whose files every rank found whole; each checks a part of them."""
-        rank, world = self._place.rank, self._place.world
-        folder = disk.Folder(self.checkpoint_dir)
-        names = [(each.step, each.path) for each in folder.candidates(rank, rank, world)] if rank == 0 else []
-        is_empty = folder.is_empty()
-        names, is_empty = self._exchange.together("candidates", None, lambda each: [(names, is_empty)] * len(each))
-        if is_empty:
-            return None, LastLoad("none", None, "%s has no checkpoint" % self.checkpoint_dir)
-        for step, path in names:
-            candidate = disk.Candidate(step, path, folder.manifests.get(step))
-            fault = self._fault_of(folder, candidate, lambda shard: shard % world == rank)
-            fault = self._exchange.together("check %d" % step, fault, _first_fault, LOAD_TIMEOUT)
-            if fault is None:
-                return path, LastLoad("disk", step, why)
-            if rank == 0:
-                folder.pass_over("step %d: %s" % (step, fault))
-            else:
-                folder.passed.append("step %d: %s" % (step, fault))
-        raise folder.nothing_loads()
-
-    def _fault_of(self, folder, candidate, is_own):
-        try:
-            if candidate.manifest is None or candidate.manifest["format"] != "dcp":
-                raise documents.Unusable("it is not a folder of torch.distributed.checkpoint with a manifest")
-            if not os.path.exists(os.path.join(candidate.path, ".metadata")):
-                raise documents.Unusable("%s has no .metadata" % candidate.path)
-            folder.verify(candidate, is_own)
-        except documents.Unusable as error:
-            return str(error)
-        return None
 
 
 class FsdpFullCheckpointer(DdpCheckpointer):
@@ -262,10 +257,6 @@ class FsdpFullCheckpointer(DdpCheckpointer):
         return full_state.load_into(model, optimizer, state) if state else {}
 
 
-def _first_fault(faults):
-    return [next(filter(None, faults), None)] * len(faults)
-
-
 def _decided(attempts, decide):
     """(why all ranks write alone or None, a result) for each rank. Raises when a rank has a fault."""
     for kind, text in attempts:
@@ -277,19 +268,11 @@ def _decided(attempts, decide):
     return [(None, result) for result in decide([result for _, result in attempts])]
 
 
-def _same_for_all(answers):
-    """(source, step, path, reason) for each rank: the same, and `alone` when rank 0 must look for what all can load."""
-    errors = [reason for source, _, _, reason in answers if source == "error"]
-    if errors:
-        raise FlashCheckpointError(errors[0])
-    first = answers[0]
-    if first[0] in ("memory", "disk", "none") and all(each[:3] == first[:3] for each in answers):
-        return [first] * len(answers)
-    found = sorted({"%s, step %s" % (source, step) for source, step, _, _ in answers if source != "alone"})
-    reason = next((reason for source, _, _, reason in answers if source == "alone"), None)
-    if found:
-        reason = "the ranks have different steps (%s)" % "; ".join(found)
-    return [("alone", None, None, reason or "there is no saver")] * len(answers)
+def _check_format(candidate):
+    if candidate.manifest is None or candidate.manifest["format"] != "dcp":
+        raise documents.Unusable("it is no folder of torch.distributed.checkpoint with a manifest")
+    if not os.path.exists(os.path.join(candidate.path, ".metadata")):
+        raise documents.Unusable("%s has no .metadata" % candidate.path)
 
 
 # The name that it had first.

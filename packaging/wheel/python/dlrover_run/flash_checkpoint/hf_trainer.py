@@ -6,7 +6,7 @@
 Run with transformers 5.24, one process and DDP on CPUs. Weights, optimizer, scheduler and the state of the trainer
 are saved into memory and go to `checkpoint-<step>/flash_checkpoint.pt`; `get_last_checkpoint` makes the files of
 transformers of it. What else a checkpoint has, such as the configuration and random states, is written at once as
-always. `save_model` is as always, too. Not with DeepSpeed or FSDP.
+always. `save_model` is as always, too. Not with DeepSpeed or FSDP, nor with `load_best_model_at_end`.
 """
 
 import os
@@ -25,12 +25,24 @@ __all__ = ["FlashCkptTrainer"]
 _PREFIX = "checkpoint-"
 _FILE = "flash_checkpoint.pt"
 
+# In folders that this class has made: others are not deleted, such as those of the Trainer of transformers.
+_MARK = ".flash_checkpoint"
+
 
 class FlashCkptTrainer(Trainer):
     """A Trainer whose `_save_checkpoint` blocks for the copy into memory only. Resume with `get_last_checkpoint()`."""
 
     _flash_checkpointer = None
     _is_flash_save = False
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        if self.args.load_best_model_at_end:
+            raise ValueError(
+                "load_best_model_at_end is True, but the checkpoints of FlashCkptTrainer have no file of the model, "
+                "and the oldest ones are deleted; set it to False, and save the best model with save_model() when the "
+                "metric improves"
+            )
 
     @property
     def flash_checkpointer(self):
@@ -69,6 +81,9 @@ class FlashCkptTrainer(Trainer):
             self._is_flash_save = False
             self.args.save_total_limit = limit
         step = self.state.global_step
+        if self.args.should_save:
+            with open(os.path.join(self._folder(step), _MARK), "w"):
+                pass
         state = {
             "pytorch_model.bin": self.accelerator.unwrap_model(self.model).state_dict(),
             "optimizer.pt": self.optimizer.state_dict(),
@@ -97,17 +112,28 @@ class FlashCkptTrainer(Trainer):
         return os.path.join(self.args.output_dir, "%s%d" % (_PREFIX, step))
 
     def _delete_leftovers(self):
-        """Removes folders older than the newest checkpoint on disk whose checkpoints were deleted, or never came."""
+        """Removes folders that this class has made whose checkpoints were deleted, or never came.
+
+        They are older than the newest checkpoint on disk. Never the best one.
+        """
+        directory = self.args.output_dir
         try:
-            committed = documents.read_tracker(self.args.output_dir)
+            committed = documents.read_tracker(directory)
         except documents.Unusable:
             return
-        manifests, _ = documents.read_manifests(self.args.output_dir)
-        for name in os.listdir(self.args.output_dir):
+        if committed is None:
+            return
+        manifests, _ = documents.read_manifests(directory)
+        for name in os.listdir(directory):
             step = name[len(_PREFIX) :]
-            if name.startswith(_PREFIX) and step.isdigit() and committed is not None and int(step) < committed:
-                if int(step) not in manifests:
-                    shutil.rmtree(os.path.join(self.args.output_dir, name), ignore_errors=True)
+            if not (name.startswith(_PREFIX) and step.isdigit() and int(step) < committed) or int(step) in manifests:
+                continue
+            folder = os.path.join(directory, name)
+            best = self.state.best_model_checkpoint
+            if best and os.path.abspath(best) == os.path.abspath(folder):
+                continue
+            if any(os.path.exists(os.path.join(folder, own)) for own in (_MARK, _FILE)):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _text_of(state):

@@ -6,10 +6,11 @@ import sys
 
 FORMATS = ("pt", "dcp", "safetensors")
 
-# `hello` of the protocol has these; `restarts` and `writes_disk` are for headers and commits.
+# `hello` of the protocol has these; `restarts` and `writes_disk` are for headers and commits. `replicas` is how many other
+# nodes keep a copy of what is saved into memory.
 Identity = collections.namedtuple(
     "Identity",
-    "run_id dir rank world local_rank shard n_shards replicated role round restarts format keep writes_disk",
+    "run_id dir rank world local_rank shard n_shards replicated role round restarts format keep writes_disk replicas",
 )
 
 
@@ -90,6 +91,7 @@ def _identity(directory, place, **rest):
         local_rank=place.local_rank,
         round=place.round,
         restarts=place.restarts,
+        replicas=0,
         **rest
     )
 

@@ -189,24 +189,33 @@ def _distance(tensors, index, base):
 
 
 def _overlapping(tensors):
-    """Groups of tensors that share memory, each sorted by address: (address, bytes, index)."""
+    """Groups of tensors that share memory, each sorted by address: (address, bytes, index).
+
+    And a storage: memory that torch did not allocate may be in several of them, and a view is of one.
+    """
     ranges = []
     for index, tensor in enumerate(tensors):
         size = _span(tensor.shape, tensor.stride()) * tensor.element_size()
         if size:
-            ranges.append((str(tensor.device), tensor.data_ptr(), size, index))
+            ranges.append(((str(tensor.device), *_storage_of(tensor)), tensor.data_ptr(), size, index))
     ranges.sort()
-    group, device, end = [], None, 0
+    group, storage, end = [], None, 0
     for place, address, size, index in ranges:
-        if place == device and address < end:
+        if place == storage and address < end:
             group.append((address, size, index))
             end = max(end, address + size)
         else:
             if len(group) > 1:
                 yield group
-            group, device, end = [(address, size, index)], place, address + size
+            group, storage, end = [(address, size, index)], place, address + size
     if len(group) > 1:
         yield group
+
+
+def _storage_of(tensor):
+    # Before torch 2.0 storages had types.
+    storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
+    return storage.data_ptr(), storage.nbytes()
 
 
 def _round_up(number):

@@ -5,7 +5,8 @@ import sys
 import threading
 
 _said = set()
-_lock = threading.Lock()
+# A signal handler may say something in the middle of it.
+_lock = threading.RLock()
 
 
 def say_once(key, text):
@@ -40,7 +41,7 @@ def forget():
 def _unlock():
     # Another thread of the parent may have held it.
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_unlock)

@@ -18,9 +18,9 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def write(state, path):
-    """Writes `state` as torch.save would."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+def write(state, file):
+    """Writes `state` as torch.save would: to a path or an open file."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         with archive.open("archive/data.pkl", "w", force_zip64=True) as record:
             # The protocol of torch.save.
             pickle.dump(state, record, protocol=2)

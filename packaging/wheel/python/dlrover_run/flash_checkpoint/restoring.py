@@ -26,6 +26,8 @@ class Restored:
         self.slot = number
         # Those by which it was loaded, to be told when the slot is not read any more.
         self.connections = []
+        # Called when that is so: in any thread, in the middle of anything. Must neither wait nor lock.
+        self.on_unused = None
         # By where they are: (weak reference to the bytes of a tensor, how many). They go with the tensor.
         self._pieces = {}
         # All pieces are there.
@@ -76,6 +78,9 @@ class Restored:
         if not self._pieces and self._is_complete:
             # Pages that were written are memory of this process: they go with the last tensor.
             self._mapping = None
+            on_unused, self.on_unused = self.on_unused, None
+            if on_unused is not None:
+                on_unused()
 
     def _state(self, slot, without):
         body = self.body

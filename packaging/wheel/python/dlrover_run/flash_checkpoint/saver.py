@@ -1,12 +1,14 @@
 """The saver of this node, as one shard sees it: one connection, the slots, and what was read from them."""
 
+import functools
 import os
+import queue
 import threading
 import time
 
 from . import accelerator, header
 from .connection import Connection
-from .errors import FlashCheckpointError, NoSaver, SaverLost, SaverRefused
+from .errors import FlashCheckpointError, NoSaver, SaverLost, SaverRefused, UnderWay
 from .restoring import Restored
 from .slot import Slot
 
@@ -37,9 +39,24 @@ _ALONE = ("not_ready", "too_many", "version")
 # Slots of a shard that have their memory from the beginning; the others get it when a write to disk begins.
 _FILLED = 2
 
+# Seconds from the load of a process that does not save until its tensors get memory of their own: what is copied to an
+# accelerator is gone by then.
+_READER_PAUSE = 10.0
+
+# Seconds until a slot that could not be released is tried again.
+_RELEASE_PAUSE = 10.0
+
 # What was read from slots of a shard, by folder and shard: it is of this process, whichever object loaded it.
 _restored = {}
-_releasing = threading.Lock()
+# A signal handler may release something in the middle of it.
+_releasing = threading.RLock()
+
+# (Saver, Restored) that nothing uses any more; a thread reads it. None before the first one.
+_unused_queue = None
+
+
+# Of the identity, in `hello`.
+_SAID = "run_id dir rank world local_rank shard n_shards replicated role round format keep replicas"
 
 
 class Saver:
@@ -55,6 +72,8 @@ class Saver:
         self._layout = None
         self._restored = _restored.setdefault((identity.dir, identity.shard), [])
         self._detacher = None
+        # The threads that give slots their memory, and what ends them.
+        self._fillers, self._stop_filling = [], threading.Event()
         self._is_filled = False
         # After a failure: the moment of the next attempt, and what is raised until then.
         self._not_before, self._failure = 0.0, None
@@ -62,7 +81,10 @@ class Saver:
         self._process = os.getpid()
 
     def connect(self):
-        """Makes sure that there is a connection. Raises NoSaver when there is no saver, or it was lost a moment ago."""
+        """Makes sure that there is a connection.
+
+        Raises NoSaver when there is no saver, and SaverLost when that is not known: it may live, and not answer.
+        """
         if self._process != os.getpid():
             self._forget_parent()
         if self._connection is not None and not self._connection.closed:
@@ -78,9 +100,11 @@ class Saver:
             raise self._failure.with_traceback(None)
         try:
             self._hello(address, now + min(self.timeout, _HELLO_TIMEOUT))
-        except (SaverLost, SaverRefused) as error:
+        except SaverLost as error:
+            raise self.lose(NoSaver("lost", str(error)) if error.is_closed else error)
+        except SaverRefused as error:
             raise self.lose(error)
-        self._pause = _FIRST_PAUSE
+        self._pause, self._failure = _FIRST_PAUSE, None
 
     def prepare(self, layout, device):
         """Gets slots for states of this layout and gives them memory, pinned for GPU `device` unless it is None.
@@ -89,7 +113,7 @@ class Saver:
         """
         self.connect()
         self._alloc(layout, time.monotonic() + self.timeout)
-        _fill(self._slots_to_fill(False), layout, device)
+        _fill(self._slots_to_fill(False), layout, device, self._stop_filling)
 
     def save(self, layout, flat, step, wish):
         """Writes a state into a slot and commits it. `wish`: the fields of `commit` about disks.
@@ -117,8 +141,9 @@ class Saver:
         self._ask(dict({"type": "commit", "step": step, "slot": slot.number}, **wish), "done", deadline)
         if is_new or to_disk and not self._is_filled:
             # The slots of later saves get their memory while training goes on.
-            arguments = (self._slots_to_fill(to_disk), layout, accelerator.device_of(flat.tensors))
-            _start(_fill, arguments, "flash-checkpoint-fill")
+            device = accelerator.device_of(flat.tensors)
+            arguments = (self._slots_to_fill(to_disk), layout, device, self._stop_filling)
+            self._fillers.append(_start(_fill, arguments, "flash-checkpoint-fill"))
         self.detach()
         return [number for number in begun.get("superseded") or [] if isinstance(number, int)]
 
@@ -150,8 +175,19 @@ class Saver:
             self._ask({"type": "loaded_done", "slot": answer.get("slot")}, "done", deadline)
             return dict(answer, source="damaged", reason=str(error)), None
         self._restored.append(restored)
+        if restored.is_in_use():
+            self._watch(restored)
         self._release_unused(deadline)
         return answer, restored
+
+    def _watch(self, restored):
+        """Has its slot released when it is not used any more, or it is one of a process that never saves."""
+        unused = _unused()
+        restored.on_unused = functools.partial(unused.put, (self, restored))
+        if self.identity.role == "reader":
+            timer = threading.Timer(_READER_PAUSE, self.detach)
+            timer.daemon = True
+            timer.start()
 
     def detach(self):
         """Begins to give all tensors of loaded states memory of their own, so that their slots can be used again.
@@ -170,7 +206,7 @@ class Saver:
                 for each in restored:
                     self._release(each, time.monotonic() + self.timeout)
             except FlashCheckpointError:
-                # Said by what uses the connection next.
+                # It is tried again by what uses the connection next.
                 pass
 
         self._detacher = _start(detach, (), "flash-checkpoint-detach")
@@ -192,23 +228,41 @@ class Saver:
         if self._connection is not None and self._process == os.getpid():
             self._connection.close()
 
+    def is_gone(self, error):
+        """Whether there is no saver any more, after `error`: only then may this process write to disk itself.
+
+        A saver that lives may have a step on its way to disk, which would then count instead of a newer one.
+        """
+        if isinstance(error, SaverLost) and not error.timed_out:
+            # A connection breaks for other reasons, too. The launcher closes a new one when there is no saver.
+            self._not_before, epoch = 0.0, self.epoch
+            try:
+                self.connect()
+                # Another one has taken its place.
+                return epoch not in (0, self.epoch)
+            except (NoSaver, SaverLost, SaverRefused) as found:
+                error = found
+        return isinstance(error, NoSaver)
+
     def lose(self, error):
         """Gives the connection up for a while. Returns the error of calls until then."""
+        if error is self._failure:
+            # It was raised by a call in that while.
+            return error
         self.close()
         self._slots, self._layout = {}, None
         self._not_before = time.monotonic() + self._pause
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)
-        if isinstance(error, SaverRefused) and error.code not in _ALONE:
-            self._failure = error
-        else:
-            self._failure = NoSaver("lost", str(error))
-        return self._failure
+        if isinstance(error, SaverRefused) and error.code in _ALONE:
+            error = NoSaver("lost", str(error))
+        self._failure = error
+        return error
 
     def _hello(self, address, deadline):
         self._slots, self._layout = {}, None
         identity = self.identity
         hello = {"type": "hello", "v": _PROTOCOL}
-        for name in "run_id dir rank world local_rank shard n_shards replicated role round format keep".split():
+        for name in _SAID.split():
             hello[name] = getattr(identity, name)
         while True:
             self._connection = Connection(address, deadline)
@@ -229,6 +283,7 @@ class Saver:
         """Gets slots for this layout. True when they are new."""
         if self._layout is layout and self._slots:
             return False
+        self._drop_slots(deadline)
         request = {"type": "alloc", "bytes": layout.slot_bytes, "layout_id": layout.id}
         answer, descriptors = self._ask(request, "allocated", deadline)
         try:
@@ -243,9 +298,20 @@ class Saver:
         except (KeyError, TypeError, ValueError, OSError) as error:
             _close(descriptors)
             raise self._broken("its slots cannot be used: %s" % error)
-        # Mappings of slots that are no longer there go when their last copy ends.
         self._slots, self._layout = slots, layout
         return True
+
+    def _drop_slots(self, deadline):
+        """Unmaps slots of another layout: the memory of files that the saver closes is free only then.
+
+        What is in them stays: the saver has the files.
+        """
+        self._slots, self._layout = {}, None
+        self._stop_filling.set()
+        for filler in self._fillers:
+            # It ends with the slot that it is at.
+            filler.join(max(deadline - time.monotonic(), 0))
+        self._fillers, self._stop_filling = [], threading.Event()
 
     def _detach_now(self, number):
         for restored in list(self._restored):
@@ -268,17 +334,22 @@ class Saver:
             if heir is not None:
                 heir.connections += restored.connections
                 return
-        for connection in restored.connections:
+        while restored.connections:
             # That of another object may be gone: the saver then knows it by the process.
+            connection = restored.connections[-1]
             connection = self._connection if connection.closed else connection
-            if connection is None:
-                # It is released with the round.
-                continue
-            try:
-                connection.request({"type": "loaded_done", "slot": restored.slot}, "done", deadline)
-            except SaverRefused:
-                # It was released with the round, or with another load of the same connection.
-                pass
+            # Without one, it is released with the round.
+            if connection is not None:
+                try:
+                    connection.request({"type": "loaded_done", "slot": restored.slot}, "done", deadline)
+                except SaverRefused:
+                    # It was released with the round, or with another load of the same connection.
+                    pass
+                except FlashCheckpointError:
+                    # To be tried again.
+                    self._restored.append(restored)
+                    raise
+            restored.connections.pop()
 
     def _slots_to_fill(self, all_of_them):
         slots = list(self._slots.values())
@@ -303,24 +374,59 @@ class Saver:
         # Mappings of the parent are not here, and its connection was closed: see `connection`.
         self._process = os.getpid()
         self._connection = None
-        self._slots, self._layout, self._detacher = {}, None, None
+        self._slots, self._layout, self._detacher, self._fillers = {}, None, None, []
         self._restored = _restored.setdefault((self.identity.dir, self.identity.shard), [])
         self._not_before, self._pause = 0.0, _FIRST_PAUSE
 
 
+def _unused():
+    """The queue of what is to be released, with a thread that does it."""
+    global _unused_queue
+    if _unused_queue is None:
+        # One that a finalizer may put into: they run in the middle of anything.
+        _unused_queue = queue.SimpleQueue()
+        _start(_release_all, (_unused_queue,), "flash-checkpoint-release")
+    return _unused_queue
+
+
+def _release_all(unused):
+    while True:
+        saver, restored = unused.get()
+        try:
+            saver._release(restored, time.monotonic() + saver.timeout)
+        except UnderWay:
+            # Another thread waits for the disk, perhaps for long.
+            timer = threading.Timer(_RELEASE_PAUSE, unused.put, ((saver, restored),))
+            timer.daemon = True
+            timer.start()
+        except FlashCheckpointError:
+            # Said by what uses the connection next, which releases it too.
+            pass
+        # A tensor keeps its mapping; nothing here must keep more.
+        del saver, restored
+
+
+def _detach_all():
+    # A child would see later saves in pages that are not its own; those of the parent it has as they are now.
+    for restored in [each for shard in list(_restored.values()) for each in list(shard)]:
+        restored.detach()
+
+
 def _forget_restored():
     # Their connections are closed here, and the pins are the parent's.
-    global _releasing
+    global _releasing, _unused_queue
     _restored.clear()
-    _releasing = threading.Lock()
+    _releasing, _unused_queue = threading.RLock(), None
 
 
-os.register_at_fork(after_in_child=_forget_restored)
+os.register_at_fork(before=_detach_all, after_in_child=_forget_restored)
 
 
-def _fill(slots, layout, device):
-    """Does what the first save into each slot would have to do."""
+def _fill(slots, layout, device, stop):
+    """Does what the first save into each slot would have to do, until `stop` is set."""
     for slot in slots:
+        if stop.is_set():
+            return
         slot.populate(layout.data_off + layout.data_len)
         if layout.copies:
             slot.targets(layout)

@@ -1,6 +1,9 @@
 """A folder of torch.distributed.checkpoint without a saver: all ranks write it, and training waits."""
 
+import contextlib
+import fcntl
 import os
+import re
 import shutil
 import warnings
 
@@ -9,13 +12,22 @@ import torch.distributed.checkpoint as checkpoint
 
 from . import documents, synchronous
 
+# A folder whose place another one takes: in its name, before the id of the process.
+_OLD = ".dlrover-old-"
+
+_LEFTOVER = re.compile(r"(.+)(%s|%s)\d+" % (re.escape(documents.TEMPORARY), re.escape(_OLD)))
+
 
 def write(identity, place, exchange, step, state, path):
     """Writes the folder of a step. All ranks call it. Raises in all ranks when one of them fails."""
     path = path or os.path.join(identity.dir, str(step))
-    # The same name for all, and that of a process which lives as long as the write.
-    mine = documents.temporary_name(path)
-    temporary = exchange.together("name %d" % step, mine, lambda names: names[:1] * len(names))
+    with contextlib.ExitStack() as locked:
+        # The same name for all, and that of a process which lives as long as the write.
+        temporary = exchange.together("name %d" % step, None, lambda each: [_new_folder(path, locked)] * len(each))
+        _write(identity, place, exchange, step, state, path, temporary)
+
+
+def _write(identity, place, exchange, step, state, path, temporary):
     try:
         _save(state, temporary)
         sums = [
@@ -36,6 +48,40 @@ def write(identity, place, exchange, step, state, path):
         return [None] * len(shards)
 
     exchange.together("write %d" % step, mine, decide)
+
+
+def _new_folder(path, locked):
+    """The name of a folder that is locked until the end of `locked`, beside `path`. Leftovers of others go."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    sweep(os.path.dirname(path))
+    temporary = documents.temporary_name(path)
+    shutil.rmtree(temporary, ignore_errors=True)
+    os.mkdir(temporary)
+    descriptor = os.open(temporary, os.O_RDONLY)
+    locked.callback(os.close, descriptor)
+    documents.lock(descriptor)
+    return temporary
+
+
+def sweep(directory):
+    """Removes folders that killed processes have left: those that are not locked. Another job may write here, too."""
+    for name in os.listdir(directory):
+        found = _LEFTOVER.fullmatch(name)
+        path = os.path.join(directory, name)
+        if not found or os.path.islink(path) or not os.path.isdir(path):
+            continue
+        if found.group(2) == _OLD and not os.path.isdir(os.path.join(directory, found.group(1))):
+            # The process was killed in the middle of a replacement: this is all that there is of the step.
+            continue
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+        except OSError:
+            # It is being written, or nothing says that it is not.
+            pass
+        finally:
+            os.close(descriptor)
 
 
 def _save(state, folder):
@@ -70,7 +116,7 @@ def _replace(temporary, path):
     """Gives a folder its name; one that is there already goes."""
     old = None
     if os.path.isdir(path):
-        old = path + ".dlrover-old-%d" % os.getpid()
+        old = "%s%s%d" % (path, _OLD, os.getpid())
         os.rename(path, old)
     os.rename(temporary, path)
     documents.sync(os.path.dirname(path))

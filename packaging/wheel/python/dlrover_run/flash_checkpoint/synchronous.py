@@ -10,25 +10,18 @@ def write_file(identity, step, state, path):
     """Writes `state` as torch.save does. Returns the description of the shard for a manifest."""
     path = path or os.path.join(identity.dir, str(step), "rank_%d.pt" % identity.rank)
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = documents.temporary_name(path)
-    try:
-        _write(state, temporary)
-        documents.sync(temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        documents.remove(temporary)
-        raise
-    documents.sync(os.path.dirname(path))
+    with documents.replacing(path) as file:
+        _write(state, file)
     return shard_of(identity, [documents.sum_of(identity.dir, path)])
 
 
-def _write(state, path):
+def _write(state, file):
     try:
         import torch
     except ImportError:
-        plain_file.write(state, path)
+        plain_file.write(state, file)
     else:
-        torch.save(state, path)
+        torch.save(state, file)
 
 
 def shard_of(identity, sums):

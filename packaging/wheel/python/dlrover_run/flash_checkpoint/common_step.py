@@ -1,0 +1,62 @@
+"""The step that all ranks load when each has a part of the state: parts of different steps do not fit together."""
+
+from . import disk, documents
+from .errors import FlashCheckpointError
+from .result import LastLoad
+from .saver import LOAD_TIMEOUT
+
+
+def same_for_all(answers):
+    """(source, step, path, reason) for each rank: the same, and `alone` when rank 0 must look for what all can load."""
+    errors = [reason for source, _, _, reason in answers if source == "error"]
+    if errors:
+        raise FlashCheckpointError(errors[0])
+    first = answers[0]
+    if first[0] in ("memory", "disk", "none") and all(each[:3] == first[:3] for each in answers):
+        return [first] * len(answers)
+    found = sorted({"%s, step %s" % (source, step) for source, step, _, _ in answers if source != "alone"})
+    reason = next((reason for source, _, _, reason in answers if source == "alone"), None)
+    if found:
+        reason = "the ranks have different steps (%s)" % "; ".join(found)
+    return [("alone", None, None, reason or "there is no saver")] * len(answers)
+
+
+def newest_on_disk(exchange, identity, why, check_format):
+    """(a candidate or None, LastLoad) for the newest step whose files all ranks find whole; each checks a part of them.
+
+    `check_format(candidate)` raises documents.Unusable for what is no step of the format that is wanted.
+    """
+    rank, world = identity.rank, identity.world
+    folder = disk.Folder(identity.dir)
+    found = []
+    if rank == 0:
+        # With what rank 0 saw: on a file server, another rank may not see a manifest yet.
+        found = [(each.step, each.manifest is not None) for each in _candidates(folder, identity)]
+    is_empty = folder.is_empty()
+    found, is_empty = exchange.together("candidates", None, lambda each: [(found, is_empty)] * len(each))
+    if is_empty:
+        return None, LastLoad("none", None, "%s has no checkpoint" % identity.dir)
+    for step, has_manifest in found:
+        candidate, fault = None, None
+        try:
+            candidate = folder.candidate(step, has_manifest, rank, identity.shard, identity.n_shards)
+            check_format(candidate)
+            folder.verify(candidate, lambda shard: shard % world == rank or shard == identity.shard)
+        except documents.Unusable as error:
+            fault = str(error)
+        fault = exchange.together("check %d" % step, fault, _first_fault, LOAD_TIMEOUT)
+        if fault is None:
+            return candidate, LastLoad("disk", step, why)
+        if rank == 0:
+            folder.pass_over("step %d: %s" % (step, fault))
+        else:
+            folder.passed.append("step %d: %s" % (step, fault))
+    raise folder.nothing_loads()
+
+
+def _candidates(folder, identity):
+    return folder.candidates(identity.rank, identity.shard, identity.n_shards)
+
+
+def _first_fault(faults):
+    return [next(filter(None, faults), None)] * len(faults)

@@ -1,0 +1,151 @@
+"""States with a part for each rank, in a `.pt` file each: all ranks load the same step, whatever is damaged."""
+
+import json
+import os
+import unittest
+
+from support import ClientTest, needs_torch
+from test_fsdp import ranks
+
+from dlrover_run.flash_checkpoint import FlashCheckpointError, NothingLoads, disk, identity, synchronous
+from dlrover_run.flash_checkpoint.files import RankCheckpointer
+
+WORLD = 2
+
+
+class ShardsTest(ClientTest):
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
+
+    def write(self, *steps):
+        """What all ranks would write without a saver."""
+        for step in steps:
+            shards = []
+            for rank in range(WORLD):
+                place = identity.Place(rank, WORLD, rank, 0, WORLD, "", None, 0)
+                own = identity.of_sharded(self.folder, place, "pt", None)
+                state = {"step": step, "rank": rank, "bytes": b"x" * 1000}
+                shards.append(synchronous.write_file(own, step, state, ""))
+            synchronous.commit(own, step, shards)
+
+    def damage(self, *names):
+        with open(self.path(*names), "r+b") as file:
+            file.seek(500)
+            byte = file.read(1)
+            file.seek(500)
+            file.write(bytes([byte[0] ^ 1]))
+
+    def be_rank(self, rank):
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(WORLD), LOCAL_WORLD_SIZE=str(WORLD))
+
+    def loaded(self, out):
+        """What each rank has loaded."""
+        found = []
+        for rank in range(WORLD):
+            with open(os.path.join(out, str(rank))) as file:
+                found.append(json.load(file))
+        return found
+
+
+class OneByOne(ShardsTest):
+    """Ranks that cannot ask each other."""
+
+    def load(self, rank):
+        self.be_rank(rank)
+        checkpointer = RankCheckpointer(self.folder)
+        state = checkpointer.load_checkpoint()
+        self.assertEqual(state.get("rank"), rank)
+        return state["step"]
+
+    def test_a_changed_byte_in_the_file_of_one_rank_is_found_by_all(self):
+        self.write(10, 20, 30)
+        self.damage("30", "rank_1.pt")
+        self.assertEqual([self.load(rank) for rank in range(WORLD)], [20, 20])
+        self.assertSaid("torch.distributed is not initialized, so each rank reads and checks the files of all ranks")
+        self.damage("20", "rank_0.pt")
+        self.assertEqual([self.load(rank) for rank in range(WORLD)], [10, 10])
+        os.unlink(self.path("10", "rank_0.pt"))
+        for rank in range(WORLD):
+            with self.assertRaises(NothingLoads):
+                self.load(rank)
+
+    def test_what_one_rank_cannot_read_is_no_reason_for_an_older_step(self):
+        self.write(10, 20)
+        os.unlink(self.path("20", "rank_1.pt"))
+        # As a file server that does not answer this host.
+        os.symlink("rank_1.pt", self.path("20", "rank_1.pt"))
+        with self.assertRaisesRegex(FlashCheckpointError, "step 20: .*Other ranks may be able to read it"):
+            self.load(0)
+
+    def test_ranks_that_a_saver_answers_differently_load_the_same(self):
+        saver = self.reference()
+        self.write(10, 20)
+        self.damage("20", "rank_1.pt")
+        found = []
+        # Each saver checks a part of the files, and has looked at an older step for rank 1 only.
+        for rank, step in [(0, 20), (1, 10)]:
+            path = self.path(str(step), "rank_%d.pt" % rank)
+            saver.load_answer = {"source": "disk", "path": path, "step": step, "reason": "it says so"}
+            found.append(self.load(rank))
+        self.assertEqual(found, [10, 10])
+
+    def test_what_the_saver_says_comes_before_the_tracker(self):
+        self.write(10, 20, 30)
+        folder = disk.Folder(self.folder)
+        self.assertEqual([each.step for each in folder.candidates(0, 0, WORLD, at_most=20)], [20, 10])
+        with open(self.path("dlrover_latest.txt"), "w") as file:
+            file.write("10")
+        folder = disk.Folder(self.folder)
+        self.assertEqual([each.step for each in folder.candidates(0, 0, WORLD, at_most=20)], [20, 10])
+        self.assertEqual([each.step for each in folder.candidates(0, 0, WORLD)], [10])
+
+
+@needs_torch
+class Together(ShardsTest):
+    """Ranks with torch.distributed."""
+
+    def load(self, *actions, **variables):
+        out = self.path("out")
+        os.makedirs(out, exist_ok=True)
+        _, ends = ranks("shards.py", "rank", self.folder, out, "group", *(actions + ("load",)), **variables)
+        for code, _, error in ends:
+            self.assertEqual(code, 0, error)
+        return self.loaded(out), ends
+
+    def test_without_a_saver(self):
+        found, ends = self.load("save", "10", "save", "20")
+        self.assertEqual(found, [[20, 0, "disk"], [20, 1, "disk"]])
+        self.damage("20", "rank_1.pt")
+        found, ends = self.load()
+        self.assertEqual(found, [[10, 0, "disk"], [10, 1, "disk"]])
+        self.assertIn("was changed after it was written", ends[0][2])
+        # Each rank has read its own file only.
+        self.assertNotIn("each rank reads and checks", ends[0][2])
+        self.damage("10", "rank_0.pt")
+        for name, text in self.load()[0]:
+            self.assertEqual(name, "NothingLoads")
+            self.assertIn("20/rank_1.pt was changed after it was written", text)
+
+    def test_savers_that_answer_differently(self):
+        self.write(10, 20)
+        self.damage("20", "rank_1.pt")
+        savers = [self.reference(), self.reference()]
+        for rank, step in [(0, 20), (1, 10)]:
+            path = self.path(str(step), "rank_%d.pt" % rank)
+            savers[rank].load_answer = {"source": "disk", "path": path, "step": step, "reason": "it says so"}
+        of_rank = {rank: {"DLROVER_CKPT_SOCK": saver.address} for rank, saver in enumerate(savers)}
+        self.assertEqual(self.load(of_rank=of_rank)[0], [[10, 0, "disk"], [10, 1, "disk"]])
+        # One has it in memory, and the other has lost its saver.
+        savers[0].load_answer = None
+        self.load("save", "30", of_rank=of_rank)
+        savers[1].faults["load"] = "close"
+        self.assertEqual(self.load(of_rank=of_rank)[0], [[10, 0, "disk"], [10, 1, "disk"]])
+        # An error of one rank is one of all.
+        savers[1].errors["load"] = "stale_round", {}
+        for name, text in self.load(of_rank=of_rank)[0]:
+            self.assertEqual(name, "FlashCheckpointError")
+            self.assertIn("rank 1: the test says so (stale_round)", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
