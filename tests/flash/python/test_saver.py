@@ -66,7 +66,7 @@ class Saves(ClientTest):
         self.assertEqual(found, [0, 0, 0])
         saver.allowance = 1
         self.assertTrue(checkpointer.save_checkpoint(1, {"text": "x" * 20000000}))
-        self.assertSaid("too large (no_memory)")
+        self.assertSaid("too large")
         self.assertEqual(mapped(), 0)
         saver.allowance = 1 << 30
         self.assertTrue(checkpointer.save_checkpoint(1, {"text": "x" * 20000000}, storage_type=StorageType.MEMORY))
