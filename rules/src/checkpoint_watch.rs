@@ -61,6 +61,7 @@ impl CheckpointWatch {
             CheckpointReport::Kept
             | CheckpointReport::InMemory { .. }
             | CheckpointReport::Committed { .. }
+            | CheckpointReport::WrittenAlone { .. }
             | CheckpointReport::Failed { shard: None, .. } => {}
         }
     }

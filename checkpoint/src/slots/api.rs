@@ -169,7 +169,8 @@ pub enum Effect {
     /// Write `<dir>/.dlrover/<step>.json`, then `<dir>/dlrover_latest.txt`: each to a temporary file, fsync, rename,
     /// fsync of the folder. The shell puts the time into the manifest. Before that it looks whether the files of all shards
     /// are there, with their sizes: another node has written them, and may have another folder of this name.
-    WriteManifest { dir: Dir, manifest: Box<Manifest> },
+    /// Without `sets_tracker` the tracker stays: it names a newer step.
+    WriteManifest { dir: Dir, manifest: Box<Manifest>, sets_tracker: bool },
     /// Read the tracker and all manifests. With `sweep`, remove temporary files of dead processes first.
     ReadFolder { dir: Dir, sweep: bool },
     /// Compare files on disk with what is known of them, in order, up to the first that differs.

@@ -33,11 +33,11 @@ impl Session {
                     running.cancel();
                 }
             }
-            Effect::WriteManifest { dir, manifest } => {
+            Effect::WriteManifest { dir, manifest, sets_tracker } => {
                 let (step, of) = (manifest.step, dir.clone());
                 let ended = move |result| Event::ManifestWritten { dir: of.clone(), step, result };
                 let to = dir.clone();
-                self.answer(Lane::Folder(dir), ended, move || folder::write(&to, *manifest));
+                self.answer(Lane::Folder(dir), ended, move || folder::write(&to, *manifest, sets_tracker));
             }
             Effect::ReadFolder { dir, sweep } => {
                 let (of, from) = (dir.clone(), dir.clone());

@@ -100,13 +100,13 @@ pub(super) fn open_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Gives files that wait for it their names, and writes the manifest of a step, then the tracker, each in one step and
-/// synced. After an error the step does not count, unless the tracker had named it before.
+/// Gives files that wait for it their names, and writes the manifest of a step, then the tracker if it is to name this
+/// step, each in one step and synced. After an error the step does not count, unless the tracker had named it before.
 ///
 /// # Errors
 /// When a file of the step is not there with its size: another node has written it, and not into this folder. When the
 /// disk fails.
-pub(super) fn write(dir: &Dir, mut manifest: Manifest) -> Result<(), String> {
+pub(super) fn write(dir: &Dir, mut manifest: Manifest, sets_tracker: bool) -> Result<(), String> {
     manifest.time = SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs());
     staged::publish(dir, &manifest)?;
     let files = manifest.paths(dir).map(|file| FileCheck {
@@ -119,7 +119,10 @@ pub(super) fn write(dir: &Dir, mut manifest: Manifest) -> Result<(), String> {
         format!("{error}; a checkpoint folder must be on a file system that all nodes share")
     })?;
     replace(&dir.join(&Manifest::name(manifest.step)), manifest.to_json().as_bytes())?;
-    replace(&dir.join(manifest::TRACKER), manifest.step.to_string().as_bytes())
+    if sets_tracker {
+        replace(&dir.join(manifest::TRACKER), manifest.step.to_string().as_bytes())?;
+    }
+    Ok(())
 }
 
 fn replace(path: &str, content: &[u8]) -> Result<(), String> {
@@ -208,6 +211,7 @@ mod tests {
             replicated: true,
             format: Format::Pt,
             time: None,
+            saved_in: None,
             shards: vec![shard],
         }
     }
@@ -220,7 +224,7 @@ mod tests {
     fn write_all(dir: &Dir, step: u64) {
         fs::create_dir_all(dir.join(&step.to_string())).unwrap();
         fs::write(dir.join(&format!("{step}/rank_0.pt")), "x").unwrap();
-        write(dir, manifest(step)).unwrap();
+        write(dir, manifest(step), true).unwrap();
     }
 
     #[test]
@@ -239,6 +243,11 @@ mod tests {
         assert!(folder.manifests[&9].time.is_some());
         assert_eq!(folder.unusable.keys().copied().collect::<Vec<_>>(), [40, 50]);
         assert_eq!(fs::read(dir.join(manifest::TRACKER)).unwrap(), b"30");
+        fs::create_dir(dir.join("20")).unwrap();
+        fs::write(dir.join("20/rank_0.pt"), "x").unwrap();
+        write(&dir, manifest(20), false).unwrap();
+        let folder = read(&dir, &mut Vec::new()).unwrap();
+        assert_eq!((folder.tracker, folder.manifests.contains_key(&20)), (Tracker::Step(30), true));
     }
 
     #[test]
@@ -246,11 +255,11 @@ mod tests {
         let temporary = tempfile::tempdir().unwrap();
         let dir = dir(&temporary);
         write_all(&dir, 8);
-        let error = write(&dir, manifest(9)).unwrap_err();
+        let error = write(&dir, manifest(9), true).unwrap_err();
         assert!(error.contains("9/rank_0.pt") && error.contains("all nodes share"), "{error}");
         fs::create_dir(dir.join("9")).unwrap();
         fs::write(dir.join("9/rank_0.pt"), "longer").unwrap();
-        assert!(write(&dir, manifest(9)).unwrap_err().contains("has 6 bytes"));
+        assert!(write(&dir, manifest(9), true).unwrap_err().contains("has 6 bytes"));
         let folder = read(&dir, &mut Vec::new()).unwrap();
         assert_eq!((folder.tracker, folder.manifests.len()), (Tracker::Step(8), 1));
     }

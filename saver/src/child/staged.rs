@@ -77,6 +77,7 @@ mod tests {
             replicated,
             format,
             time: None,
+            saved_in: None,
             shards: vec![shard],
         };
         let metadata = folder.path().join("7/.metadata");

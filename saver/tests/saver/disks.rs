@@ -222,6 +222,7 @@ fn shards_of(dir: &Path, step: u64, bytes: u64) -> ToSaver {
         replicated: false,
         format: Format::Dcp,
         time: None,
+        saved_in: None,
         shards: vec![shard(0), shard(1)],
     };
     let dir = Dir::try_from(dir.to_str().unwrap()).unwrap();

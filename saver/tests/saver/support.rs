@@ -329,6 +329,7 @@ pub fn manifest_of(step: u64, shards: Vec<ShardFile>) -> Manifest {
         replicated: first.replicated,
         format: first.format,
         time: None,
+        saved_in: None,
         shards,
     }
 }

@@ -24,7 +24,7 @@ fn a_save_for_the_disk_is_waited_for_until_it_counts() {
     assert_eq!(bench.persisted(id, vec![sum(&path(5, 0))]), [persisted(5, 0, 0, 1)]);
     // The file alone does not count.
     let commit = ToSaver::Commit { dir: dir(), step: 5, manifest: Box::new(manifest(5, 1)) };
-    let write = Effect::WriteManifest { dir: dir(), manifest: Box::new(manifest(5, 1)) };
+    let write = Effect::WriteManifest { dir: dir(), manifest: Box::new(manifest(5, 1)), sets_tracker: true };
     assert_eq!(bench.agent(commit.clone()), std::slice::from_ref(&write));
     assert_eq!(bench.agent(commit.clone()), []);
     let written = bench.handle(Event::ManifestWritten { dir: dir(), step: 5, result: Ok(()) });

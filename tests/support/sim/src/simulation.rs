@@ -282,8 +282,8 @@ impl Simulation {
             Action::Persisted { life, saver, persist, content, fails } => {
                 self.on_persisted(life, saver, *persist, content, fails);
             }
-            Action::ManifestWritten { life, saver, dir, manifest } => {
-                self.on_manifest_written(life, saver, dir, *manifest);
+            Action::ManifestWritten { life, saver, dir, manifest, sets_tracker } => {
+                self.on_manifest_written(life, saver, dir, *manifest, sets_tracker);
             }
             Action::TrainerTurn { life, spawn, local_rank } => self.on_trainer_turn(life, spawn, local_rank),
             Action::TrainerHears { life, saver, connection, reply, content } => {

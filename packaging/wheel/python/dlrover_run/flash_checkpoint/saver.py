@@ -13,7 +13,7 @@ from .slot import Slot
 # The address of the saver.
 VARIABLE = "DLROVER_CKPT_SOCK"
 
-_PROTOCOL = 1
+PROTOCOL = 1
 
 # Seconds until the first answer: the saver itself waits 10 s for what the agent tells it of this round.
 _HELLO_TIMEOUT = 30.0
@@ -207,7 +207,7 @@ class Saver:
     def _hello(self, address, deadline):
         self._slots, self._layout = {}, None
         identity = self.identity
-        hello = {"type": "hello", "v": _PROTOCOL}
+        hello = {"type": "hello", "v": PROTOCOL}
         for name in "run_id dir rank world local_rank shard n_shards replicated role round format keep".split():
             hello[name] = getattr(identity, name)
         while True:
