@@ -247,7 +247,8 @@ class Faults(ClientTest):
             began = time.monotonic()
             result = checkpointer.save_checkpoint(1, STATE, storage_type=StorageType.MEMORY)
             self.assertFalse(result)
-            self.assertLess(time.monotonic() - began, 10)
+            # Half a second, and much for a busy machine; without a deadline it would be for ever.
+            self.assertLess(time.monotonic() - began, 60)
             self.assertIn("did not answer %s in time" % kind, result.error)
         checkpointer = DdpCheckpointer(self.folder, save_timeout=0.5)
         saver.faults["wait"] = "hang"
