@@ -107,8 +107,13 @@ impl Saver {
         self.drop_unanswered(connection, client.pending);
     }
 
-    /// A slot that was to be read, but was never given out, is not pinned any longer.
+    /// A slot that was to be read, but was never given out, is not pinned any longer. Files are not read for a client that is
+    /// gone: those of the next round would be read after them.
     fn drop_unanswered(&mut self, connection: Connection, pending: Option<Pending>) {
+        if let Some(Pending::Load { loading: Loading::Files { check, .. }, .. }) = pending {
+            self.effects.push(Effect::CancelCheck { check });
+            return;
+        }
         if let Some(Pending::Load { loading: Loading::Header { slot, .. }, .. }) = pending
             && let Some(slot) = self.shards.values_mut().find_map(|shard| shard.slot_mut(slot))
         {

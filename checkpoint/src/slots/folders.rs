@@ -354,17 +354,24 @@ impl Saver {
         let deletions = retention::deletions(dir, &folder.manifests, committed, &busy, keep);
         deletions.iter().for_each(|deletion| drop(folder.manifests.remove(&deletion.step)));
         for retention::Deletion { step, files } in deletions {
-            self.push_remove(dir, step, true, files);
+            self.push_remove(dir, step, true, files, Vec::new());
         }
     }
 
-    pub(super) fn push_remove(&mut self, dir: &Dir, step: u64, manifest: bool, files: Vec<String>) {
+    pub(super) fn push_remove(
+        &mut self,
+        dir: &Dir,
+        step: u64,
+        manifest: bool,
+        files: Vec<String>,
+        staged: Vec<String>,
+    ) {
         let removed = &mut self.dirs.entry(dir.clone()).or_default().removed;
         removed.insert(step, None);
         if removed.len() > REMEMBERED {
             removed.pop_first();
         }
-        self.effects.push(Effect::Remove { dir: dir.clone(), step, manifest, files });
+        self.effects.push(Effect::Remove { dir: dir.clone(), step, manifest, files, staged });
     }
 
     /// Whether files of a step are about to be removed: what is written there now could be hit.

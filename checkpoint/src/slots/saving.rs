@@ -205,10 +205,11 @@ impl Saver {
             Ok(header) => check(&header, &shard_id, slot, self.settings.epoch).map(|()| header),
             Err(error) => Err(error),
         };
+        // Whatever is in it now: a load waits for this, and no save takes the slot before.
+        let is_checked = std::mem::take(&mut slot.is_checked);
         match std::mem::replace(&mut slot.state, SlotState::Empty) {
             SlotState::Examined(write) => self.on_examined(&shard_id, id, *write, result),
-            SlotState::Whole(held) if slot.is_checked => {
-                slot.is_checked = false;
+            SlotState::Whole(held) if is_checked => {
                 let result = match result {
                     Ok(header) if header.step != held.step => {
                         Err(format!("the slot of step {} has step {}", held.step, header.step))
@@ -228,7 +229,13 @@ impl Saver {
                 }
                 self.on_load_checked(id, &result);
             }
-            state => slot.state = state,
+            state => {
+                slot.state = state;
+                if is_checked {
+                    let error = "it was given up meanwhile: the step was saved again, or the round has ended";
+                    self.on_load_checked(id, &Err(error.to_owned()));
+                }
+            }
         }
     }
 

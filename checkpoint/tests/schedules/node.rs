@@ -114,7 +114,7 @@ impl Node {
             Effect::CheckFiles { check, files } => self.work.push_back(Work::Files(check, files)),
             Effect::Remove { step, manifest, files, .. } => disk.remove(step, manifest, &files),
             Effect::Tell(message) => self.told.push_back(message),
-            Effect::Close { .. } | Effect::CancelPersist { .. } => {}
+            Effect::Close { .. } | Effect::CancelPersist { .. } | Effect::CancelCheck { .. } => {}
             Effect::Exit => panic!("nothing has ended"),
         }
         None

@@ -108,9 +108,8 @@ pub(super) fn open_file(path: &Path) -> io::Result<File> {
 /// disk fails.
 pub(super) fn write(dir: &Dir, mut manifest: Manifest, sets_tracker: bool) -> Result<(), String> {
     manifest.time = SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs());
-    staged::publish(dir, &manifest)?;
     let files = manifest.paths(dir).map(|file| FileCheck {
-        path: file.path,
+        path: staged::now_at(&file.path, manifest.step),
         bytes: Some(file.sum.bytes),
         // They were made as the file was written; what a disk loses since then is found by a load.
         crc32: None,
@@ -118,7 +117,15 @@ pub(super) fn write(dir: &Dir, mut manifest: Manifest, sets_tracker: bool) -> Re
     check::check(&files.collect::<Vec<_>>()).map_err(|error| {
         format!("{error}; a checkpoint folder must be on a file system that all nodes share")
     })?;
-    replace(&dir.join(&Manifest::name(manifest.step)), manifest.to_json().as_bytes())?;
+    // All that can fail comes before the names change: files of the step that has counted so far may have these.
+    let path = dir.join(&Manifest::name(manifest.step));
+    let document = written(&path, manifest.to_json().as_bytes())?;
+    let mut published = staged::publish(dir, &manifest)?;
+    if let Err(error) = document.publish() {
+        published.undo();
+        return Err(format!("cannot write {path}: {error}"));
+    }
+    drop(published);
     if sets_tracker {
         replace(&dir.join(manifest::TRACKER), manifest.step.to_string().as_bytes())?;
     }
@@ -126,10 +133,16 @@ pub(super) fn write(dir: &Dir, mut manifest: Manifest, sets_tracker: bool) -> Re
 }
 
 fn replace(path: &str, content: &[u8]) -> Result<(), String> {
+    written(path, content)?.publish().map_err(|error| format!("cannot write {path}: {error}"))
+}
+
+/// A file that is whole and on disk, and has no name yet.
+fn written(path: &str, content: &[u8]) -> Result<Temporary, String> {
     let written = || {
         let temporary = Temporary::create(Path::new(path))?;
         temporary.file().write_all(content)?;
-        temporary.publish()
+        temporary.file().sync_all()?;
+        Ok(temporary)
     };
     written().map_err(|error: io::Error| format!("cannot write {path}: {error}"))
 }
@@ -137,8 +150,11 @@ fn replace(path: &str, content: &[u8]) -> Result<(), String> {
 /// Removes a step. The manifest goes first, and for good, so that none names files that are gone. Without `manifest` the
 /// step was given up: when it has one all the same, a node has written it that was lost before it said so, and the
 /// tracker may name the step.
-pub(super) fn remove(dir: &Dir, step: u64, manifest: bool, files: &[String]) -> Outcome {
+///
+/// Of `staged`, what waits for these names goes in any case.
+pub(super) fn remove(dir: &Dir, step: u64, manifest: bool, files: &[String], staged: &[String]) -> Outcome {
     let mut outcome = Outcome::default();
+    staged.iter().for_each(|path| staged::remove(path, step));
     let mut log = |path: &str, error: &io::Error| {
         outcome.logs.push((Level::Warn, format!("cannot remove {path} of step {step}: {error}")));
     };
@@ -157,7 +173,7 @@ pub(super) fn remove(dir: &Dir, step: u64, manifest: bool, files: &[String]) -> 
         return outcome;
     }
     for path in files {
-        staged::remove(path);
+        staged::remove(path, step);
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => log(path, &error),
             _ => {}
@@ -264,6 +280,36 @@ mod tests {
         assert_eq!((folder.tracker, folder.manifests.len()), (Tracker::Step(8), 1));
     }
 
+    /// A path that is given with each save: the file of the step that counts stays until the next one does.
+    #[test]
+    fn a_manifest_that_cannot_be_written_leaves_the_files_of_the_step_before() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = dir(&temporary);
+        let last = |step| {
+            let mut manifest = manifest(step);
+            "last.pt".clone_into(&mut manifest.shards[0].file);
+            manifest
+        };
+        let file = dir.join("last.pt");
+        fs::write(&file, "a").unwrap();
+        write(&dir, last(10), true).unwrap();
+        let staged = staged::path(Path::new(&file), 20);
+        // What stands for a disk that fails at the last moment.
+        fs::create_dir(dir.join(".dlrover/20.json")).unwrap();
+        fs::write(&staged, "b").unwrap();
+        write(&dir, last(20), true).unwrap_err();
+        assert_eq!(fs::read(&file).unwrap(), b"a");
+        assert_eq!(read(&dir, &mut Vec::new()).unwrap().tracker, Tracker::Step(10));
+        fs::remove_dir(dir.join(".dlrover/20.json")).unwrap();
+        fs::write(&staged, "b").unwrap();
+        write(&dir, last(20), true).unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"b");
+        assert!(!staged.exists());
+        let names: Vec<_> =
+            fs::read_dir(temporary.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
+        assert_eq!(names.len(), 3, "{names:?}");
+    }
+
     #[test]
     fn a_step_is_removed_with_its_folder_and_nothing_else() {
         let temporary = tempfile::tempdir().unwrap();
@@ -272,15 +318,15 @@ mod tests {
         fs::write(dir.join("kept"), "x").unwrap();
         let files = [dir.join("9/rank_0.pt"), dir.join("9/missing")];
         // A step that was given up, and counts all the same.
-        assert_eq!(remove(&dir, 9, false, &files).logs, []);
+        assert_eq!(remove(&dir, 9, false, &files, &[]).logs, []);
         assert!(Path::new(&dir.join("9/rank_0.pt")).exists());
-        assert_eq!(remove(&dir, 9, true, &files).logs, []);
+        assert_eq!(remove(&dir, 9, true, &files, &[]).logs, []);
         assert!(!Path::new(&dir.join("9")).exists());
         assert!(!Path::new(&dir.join(".dlrover/9.json")).exists());
         assert!(Path::new(&dir.join("kept")).exists());
         // Something that cannot be removed as a file is said.
         fs::create_dir(dir.join("folder")).unwrap();
-        assert_eq!(remove(&dir, 9, true, &[dir.join("folder")]).logs.len(), 1);
+        assert_eq!(remove(&dir, 9, true, &[dir.join("folder")], &[]).logs.len(), 1);
     }
 
     #[test]

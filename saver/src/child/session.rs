@@ -3,14 +3,14 @@
 
 use std::{
     collections::BTreeMap,
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
 use checkpoint::{
     Moment,
     message::{ErrorCode, Level},
-    slots::{Event, PersistId, Saver, Settings, SlotId},
+    slots::{CheckId, Event, PersistId, Saver, Settings, SlotId},
 };
 use tokio::{
     sync::mpsc,
@@ -42,6 +42,8 @@ pub(super) struct Session {
     pub(super) threads: Threads,
     pub(super) slots: BTreeMap<SlotId, Arc<SlotFile>>,
     pub(super) running: BTreeMap<PersistId, Arc<Running>>,
+    /// Checks of files that have not ended, and whether they are given up.
+    pub(super) checks: BTreeMap<CheckId, Arc<AtomicBool>>,
     inputs: mpsc::Receiver<Input>,
     started: Instant,
     refused: u64,
@@ -70,6 +72,7 @@ impl Session {
             threads: Threads::new(sender),
             slots: BTreeMap::new(),
             running: BTreeMap::new(),
+            checks: BTreeMap::new(),
             inputs: receiver,
             started: Instant::now(),
             refused: 0,
@@ -166,6 +169,7 @@ impl Session {
                 slots.iter().for_each(|slot| drop(self.slots.remove(slot)));
             }
             Some(Event::PersistEnded { persist, .. }) => drop(self.running.remove(persist)),
+            Some(Event::FilesChecked { check, .. }) => drop(self.checks.remove(check)),
             _ => {}
         }
         outcome.event

@@ -237,6 +237,9 @@ fn the_strategy_of_a_writer_deletes_old_steps() {
     let manifest = Box::new(manifest(4, 1));
     assert_eq!(ordered, [Effect::WriteManifest { dir: dir(), manifest, sets_tracker: true }]);
     let written = bench.handle(Event::ManifestWritten { dir: dir(), step: 4, result: Ok(()) });
-    let gone = |step| Effect::Remove { dir: dir(), step, manifest: true, files: vec![path(step, 0)] };
+    let gone = |step| {
+        let (files, staged) = (vec![path(step, 0)], Vec::new());
+        Effect::Remove { dir: dir(), step, manifest: true, files, staged }
+    };
     assert_eq!(written, [tell(FromSaver::Committed { dir: dir(), step: 4 }), gone(1), gone(2)]);
 }

@@ -171,6 +171,8 @@ impl Simulation {
                 check,
                 result: files.iter().try_for_each(|file| self.disk.check(file)),
             },
+            // It ends all the same, and nothing waits for it.
+            Effect::CancelCheck { .. } => return,
             Effect::Remove { step, manifest, files, .. } => {
                 if manifest {
                     self.disk.manifests.remove(&step);
