@@ -94,6 +94,18 @@ impl Known {
         }
     }
 
+    /// How often the job had given a step up before it was saved here: a copy that is late has missed what was told.
+    pub(super) fn given_up(&self, step: u64, round: u32) -> u32 {
+        match self.fates.get(&step) {
+            Some(Decision::Failed { said_in, saved_in, given_up })
+                if saved_in.unwrap_or(*said_in) >= round =>
+            {
+                *given_up
+            }
+            _ => 0,
+        }
+    }
+
     /// Whether a step counts that was on its way to disk when the round began, and had been given up so often before;
     /// `None`: it is not decided. The decision may have been told before the round.
     pub(super) fn fate_of_pending(&self, step: u64, given_up_before: u32) -> Option<bool> {

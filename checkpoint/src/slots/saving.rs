@@ -129,7 +129,9 @@ impl Saver {
             return refuse(ErrorCode::Invalid, text);
         }
         let is_disk = wish.storage == Storage::Disk;
-        let fate = self.dirs.get(&id.dir).and_then(|known| known.fate_of_save(step, write.saved_in));
+        let known = self.dirs.get(&id.dir);
+        let fate = known.and_then(|known| known.fate_of_save(step, write.saved_in));
+        let given_up = known.map_or(0, |known| known.given_up(step, write.saved_in));
         let mut goes_to_disk = wish.writes_disk && (is_disk || write.inherits);
         // Another save of the same step before: it is replaced, with its wish.
         for slot in &mut shard.slots {
@@ -152,7 +154,7 @@ impl Saver {
         };
         let Write { saved_in, rank, world, .. } = write;
         let held =
-            Held { step, saved_in, order, rank, world, path: wish.path, disk, given_up: 0, is_stale: false };
+            Held { step, saved_in, order, rank, world, path: wish.path, disk, given_up, is_stale: false };
         shard.writes_disk = wish.writes_disk;
         if goes_to_disk || is_disk {
             shard.wishes.open(step);
