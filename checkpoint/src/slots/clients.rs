@@ -288,7 +288,7 @@ impl Saver {
         is_late: bool,
     ) -> Option<Answer> {
         if let Err(answer) = self.check_round(run_id, round, is_late) {
-            return answer;
+            return *answer;
         }
         if !self.dirs.contains_key(dir) && !self.has_room_for_folder() {
             return refuse_folder();
@@ -298,25 +298,30 @@ impl Saver {
     }
 
     /// The terms of the round that runs, if it is the one of the client. Otherwise the answer; `None`: not yet.
-    fn check_round(&self, run_id: &str, round: Option<u32>, is_late: bool) -> Result<&Terms, Option<Answer>> {
+    fn check_round(
+        &self,
+        run_id: &str,
+        round: Option<u32>,
+        is_late: bool,
+    ) -> Result<&Terms, Box<Option<Answer>>> {
         use ErrorCode::{Invalid, NotReady, StaleRound};
         let own = &self.settings.run_id;
         if run_id != *own {
             let text = format!("the run is `{own}`, not `{run_id}`; use TORCHELASTIC_RUN_ID");
-            return Err(refuse(Invalid, text));
+            return Err(Box::new(refuse(Invalid, text)));
         }
         let known = self.terms.as_ref().filter(|terms| round.is_none_or(|round| round <= terms.round));
         let Some(terms) = known else {
             let round = round.map_or_else(|| "its round".to_owned(), |round| format!("round {round}"));
             let text = format!("the agent of this node has not said anything of {round} yet; try again");
-            return Err(if is_late { refuse(NotReady, text) } else { None });
+            return Err(Box::new(if is_late { refuse(NotReady, text) } else { None }));
         };
         if round.is_some_and(|of| of < terms.round) {
             let text = format!(
                 "this worker is of a round before round {}, which runs; it should have ended",
                 terms.round
             );
-            return Err(refuse(StaleRound, text));
+            return Err(Box::new(refuse(StaleRound, text)));
         }
         Ok(terms)
     }
@@ -335,7 +340,7 @@ impl Saver {
         }
         let terms = match self.check_round(&hello.run_id, hello.round, is_late) {
             Ok(terms) => terms,
-            Err(answer) => return answer,
+            Err(answer) => return *answer,
         };
         let (round, world, ranks) = (terms.round, terms.world, terms.ranks());
         if hello.world != world || !ranks.contains(&hello.rank) {
