@@ -318,7 +318,7 @@ impl Cluster {
 
     /// The saver of a node dies, and another one is started; or it has no memory for what its worker has now.
     fn lose_saver(&mut self, which: usize) {
-        let (place, dies) = (which % 2, which / 2 % 2 == 0);
+        let (place, dies) = (which % 2, (which / 2).is_multiple_of(2));
         let node = self.members[place];
         let ranks = place * 2..place * 2 + 2;
         let is_loading = |worker: &Worker| worker.last.is_none();

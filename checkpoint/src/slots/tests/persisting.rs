@@ -288,7 +288,7 @@ fn a_step_that_is_wanted_again_waits_until_its_old_files_are_gone() {
 fn a_path_that_is_used_again_is_written_when_the_step_before_is_decided() {
     for counts in [true, false] {
         let (mut bench, writer, _) = Bench::with_writer();
-        let mut save = |bench: &mut Bench, step: u64| {
+        let save = |bench: &mut Bench, step: u64| {
             let (slot, _) = bench.begin(writer, step);
             let wish = Wish { storage: Storage::Disk, path: "/ckpt/last.pt".to_owned(), writes_disk: true };
             bench.send(writer, Request::Commit { step, slot: slot.0, wish })
