@@ -117,8 +117,13 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
 
     /// A node is gone, and its memory with it.
     pub fn on_gone(&mut self, now: Moment, node: &N) -> Vec<Effect<N>> {
-        self.forget_state(node);
         self.members.retain(|member| member.node != *node);
+        self.on_saver_gone(now, node)
+    }
+
+    /// The saver of a node is gone, and its memory with it. The node may have another one later in this round.
+    pub fn on_saver_gone(&mut self, now: Moment, node: &N) -> Vec<Effect<N>> {
+        self.forget_state(node);
         let mut effects = self.fetches_lost(now, node);
         effects.extend(self.fail_lost(now, node));
         effects.extend(self.replace_committer(now, node));

@@ -44,6 +44,9 @@ pub struct Manifest {
     /// Seconds since 1970 when it was written; for people.
     #[serde(default)]
     pub time: Option<u64>,
+    /// The round in which it was saved; `None`: it is not known.
+    #[serde(default)]
+    pub saved_in: Option<u32>,
     /// One for each shard, in order.
     pub shards: Vec<ShardFile>,
 }

@@ -78,7 +78,8 @@ mod tests {
             also: Vec::new(),
         };
         let (version, format, time, shards) = (1, Format::Pt, None, vec![shard]);
-        Manifest { version, step, world: 1, n_shards: 1, replicated: true, format, time, shards }
+        let (world, n_shards, replicated, saved_in) = (1, 1, true, None);
+        Manifest { version, step, world, n_shards, replicated, format, time, saved_in, shards }
     }
 
     fn manifests(steps: &[u64]) -> BTreeMap<u64, Manifest> {

@@ -62,6 +62,7 @@ impl CheckpointWatch {
             | CheckpointReport::InMemory { .. }
             | CheckpointReport::Committed { .. }
             | CheckpointReport::FetchFailed { .. }
+            | CheckpointReport::WrittenAlone { .. }
             | CheckpointReport::Failed { shard: None, .. } => {}
         }
     }

@@ -18,6 +18,8 @@ pub enum CheckpointReport {
     Persisted { dir: Dir, step: u64, saved_in: u32, given_up: u32, shard: Box<ShardFile> },
     /// The manifest and the tracker of a step are written.
     Committed { dir: Dir, step: u64 },
+    /// A worker of this round has written a step to disk by itself, with its manifest and the tracker.
+    WrittenAlone { dir: Dir, step: u64, round: u32 },
     /// The node cannot write this shard, or the manifest, of a step.
     Failed { dir: Dir, step: u64, shard: Option<u32>, saved_in: Option<u32>, reason: String },
     /// The node cannot fetch this shard of a step from the memory of another node.
@@ -70,7 +72,8 @@ impl fmt::Display for CheckpointNotice {
             Self::SaverEnded { reason } => write!(
                 f,
                 "checkpoints: the saver of this node ended ({reason}), and the checkpoints in memory are lost; workers \
-                 keep running; until they are restarted, a save to disk blocks training and a save to memory fails"
+                 keep running; the next save starts another saver, and until then a save to disk blocks training and a save \
+                 to memory fails"
             ),
             Self::NoState { waited } => write!(
                 f,

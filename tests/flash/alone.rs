@@ -148,6 +148,59 @@ fn a_launcher_that_is_killed_leaves_no_saver_and_nothing_half_written() {
     folder.assert_swept();
 }
 
+/// No saver has a part in what the worker writes by itself, and it counts all the same: with each restart, not only with
+/// the first one of a folder in which the job has found nothing.
+#[test]
+fn without_memory_each_round_continues_from_the_last_save_of_the_one_before() {
+    let folder = Folder::new();
+    let steps = [
+        "load",
+        "@0 disk 5",
+        "@0 disk 10",
+        "@1 disk 15",
+        "@1 disk 20",
+        "@2 disk 25",
+        "@2 disk 30",
+        "@3 exit 0",
+        "say saved",
+        "hang",
+    ];
+    let run = launch(&folder, &steps).flags(["--flash-ckpt-memory=0"]).start();
+    assert_eq!(loaded_by(&run, 0, 0), nothing());
+    for (round, step) in [(0, 10), (1, 20), (2, 30)] {
+        kill_pid(&run.await_file(&format!("0.{round}.saved")));
+        assert_eq!(loaded_by(&run, 0, round + 1), from("disk", step));
+    }
+    let _outcome = run.finish().expect_code(0);
+    assert_eq!(folder.step(), Some(30));
+}
+
+#[test]
+fn what_workers_save_after_the_death_of_their_saver_is_what_the_next_ones_load() {
+    let folder = Folder::new();
+    let steps = [
+        "load",
+        "@0 disk 10",
+        "@0 wait",
+        "@0 say saved",
+        "@0 await killed",
+        "@0 disk 20",
+        "@0 disk 30",
+        "@0 say alive",
+        "@0 hang",
+        "exit 0",
+    ];
+    let run = launch(&folder, &steps).start();
+    let _saved = run.await_file("0.0.saved");
+    kill_pid(&savers(&run)[0].to_string());
+    wait_for("the message", || run.stderr().contains("the saver of this node ended").then_some(()));
+    run.touch("killed");
+    kill_pid(&run.await_file("0.0.alive"));
+    assert_eq!(loaded_by(&run, 0, 1), from("disk", 30));
+    let _outcome = run.finish().expect_code(0);
+    assert_eq!(folder.step(), Some(30));
+}
+
 #[test]
 fn without_memory_each_save_is_written_at_once() {
     let folder = Folder::new();

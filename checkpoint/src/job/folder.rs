@@ -71,6 +71,7 @@ impl<N: Ord + Clone> Save<N> {
             replicated: first.replicated,
             format: first.format,
             time: None,
+            saved_in: self.saved_in,
             shards: self.files.values().map(|(_, file)| file.clone()).collect(),
         })
     }
@@ -161,9 +162,11 @@ impl<N: Ord + Clone> JobFolder<N> {
         self.holders.insert(node, state);
     }
 
-    /// A step counts from now on.
+    /// A step counts from now on. While it was on its way, a worker may have written a newer one by itself.
     pub(super) fn commit(&mut self, step: u64, saved_in: u32) {
-        (self.committed, self.committed_in) = (Some(step), Some(saved_in));
+        if !self.is_outdone(step, saved_in) {
+            (self.committed, self.committed_in) = (Some(step), Some(saved_in));
+        }
         self.floor = self.floor.max(Some(step));
         self.failed.remove(&step);
     }
@@ -189,6 +192,21 @@ impl<N: Ord + Clone> JobFolder<N> {
         // What a node found on disk may be damaged, and older steps be saved again.
         let is_known = self.committed_in.is_some() || self.committed == Some(step);
         self.floor >= Some(step) || is_known && is_older && self.committed >= Some(step)
+    }
+
+    /// The step is the newest that counts, and this job knows that it was saved in this round.
+    pub(super) fn has_committed(&self, step: u64, saved_in: u32) -> bool {
+        (self.committed, self.committed_in) == (Some(step), Some(saved_in))
+    }
+
+    /// A step with a higher number counts, and this job knows it not only from a folder.
+    pub(super) fn knows_newer(&self, step: u64) -> bool {
+        self.committed_in.is_some() && self.committed > Some(step)
+    }
+
+    /// A newer step counts: of a later round, or of the same one.
+    pub(super) fn is_outdone(&self, step: u64, saved_in: u32) -> bool {
+        self.committed_in.is_some_and(|round| (round, self.committed) > (saved_in, Some(step)))
     }
 
     /// Whether the manifest of an older step is being written.

@@ -126,10 +126,17 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         }
         let complete = folder.saves.iter_mut().rev().find(|(_, save)| save.is_complete());
         let Some((step, save)) = complete else { return Vec::new() };
-        let (step, Some(manifest)) = (*step, save.manifest(*step)) else { return Vec::new() };
+        let (step, saved_in, Some(manifest)) = (*step, save.saved_in, save.manifest(*step)) else {
+            return Vec::new();
+        };
         if let Err(error) = manifest.check() {
             return self.fail(now, dir, step, &format!("its shards do not form one step: {error}"));
         }
+        // The node that was to write the manifest is gone, and a worker has written a newer step since.
+        if saved_in.is_some_and(|saved_in| folder.is_outdone(step, saved_in)) {
+            return self.fail(now, dir, step, "a newer step is on disk");
+        }
+        let Some(save) = folder.saves.get_mut(&step) else { return Vec::new() };
         let Some(node) = save.next_committer(&self.members) else {
             if self.members.is_empty() {
                 // The next round has nodes that may have the folder.
@@ -160,6 +167,8 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
             None if folder.committed == Some(step) || folder.floor.is_some_and(|floor| step <= floor) => {
                 return Vec::new();
             }
+            // An order that came late: another node has done it, and newer steps have come since.
+            None if folder.knows_newer(step) => return Vec::new(),
             // The master that gave the order had no journal.
             None => None,
         };
@@ -169,13 +178,37 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         let order = Order::Committed { dir: dir.clone(), step };
         let mut effects = vec![Effect::Note(Note::Committed { dir: dir.clone(), step, shards })];
         effects.extend(self.to_all(nodes, &order));
-        // What is older and incomplete is no longer waited for.
+        effects.extend(self.give_up_older(dir, step));
+        effects.extend(self.go_on(now, dir));
+        effects
+    }
+
+    /// What is older than a step that counts, and incomplete, is no longer waited for.
+    fn give_up_older(&mut self, dir: &Dir, step: u64) -> Vec<Effect<N>> {
         let older = self.dirs.get(dir).into_iter().flat_map(|folder| folder.saves.range(..step));
         let older: Vec<u64> =
             older.filter(|(_, save)| save.committer.is_none()).map(|(step, _)| *step).collect();
-        for older in older {
-            effects.extend(self.give_up(dir, older, None, "a newer step is on disk"));
+        older
+            .into_iter()
+            .flat_map(|older| self.give_up(dir, older, None, "a newer step is on disk"))
+            .collect()
+    }
+
+    /// A worker has written a step by itself, in this round: files, manifest and tracker. Its node says so before it joins
+    /// the next round, so what that restores is not older.
+    pub fn on_written_alone(&mut self, now: Moment, dir: &Dir, step: u64, round: u32) -> Vec<Effect<N>> {
+        // Of an earlier round it comes too late: the training has gone on from another step.
+        if round < self.round || step > MAX_STEP || !self.dirs.contains_key(dir) && !self.has_room() {
+            return Vec::new();
         }
+        let folder = self.dirs.entry(dir.clone()).or_default();
+        if folder.has_committed(step, round) || folder.is_outdone(step, round) {
+            return Vec::new();
+        }
+        folder.commit(step, round);
+        let mut effects = vec![Effect::Note(Note::Committed { dir: dir.clone(), step, shards: 0 })];
+        effects.extend(self.give_up_older(dir, step));
+        effects.extend(self.to_all([], &Order::Committed { dir: dir.clone(), step }));
         effects.extend(self.go_on(now, dir));
         effects
     }

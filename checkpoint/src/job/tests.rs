@@ -98,6 +98,7 @@ fn manifest(step: u64, n_shards: u32) -> Manifest {
         replicated: n_shards == 1,
         format: Format::Dcp,
         time: None,
+        saved_in: Some(0),
         shards: (0..n_shards).map(|shard| file(step, shard, n_shards)).collect(),
     }
 }
@@ -115,7 +116,13 @@ fn persist(step: u64) -> Order {
 }
 
 fn commit(step: u64, n_shards: u32) -> Order {
-    Order::Commit { dir: dir(), step, manifest: Box::new(manifest(step, n_shards)) }
+    commit_of(0, step, n_shards)
+}
+
+/// Of a step that was saved in a round.
+fn commit_of(saved_in: u32, step: u64, n_shards: u32) -> Order {
+    let manifest = Manifest { saved_in: Some(saved_in), ..manifest(step, n_shards) };
+    Order::Commit { dir: dir(), step, manifest: Box::new(manifest) }
 }
 
 fn committed(step: u64) -> Order {

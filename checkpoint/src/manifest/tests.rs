@@ -40,6 +40,7 @@ fn manifest(step: u64, n_shards: u32, format: Format) -> Manifest {
         replicated: n_shards == 1,
         format,
         time: Some(1),
+        saved_in: None,
         shards: (0..n_shards).map(|index| shard(step, index, n_shards, format)).collect(),
     }
 }

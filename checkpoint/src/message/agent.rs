@@ -110,6 +110,12 @@ pub enum FromSaver {
         dir: Dir,
         step: u64,
     },
+    /// A worker of this round has written the step by itself, with manifest and tracker: no saver had a part in it.
+    WrittenAlone {
+        dir: Dir,
+        step: u64,
+        round: u32,
+    },
     /// This node cannot do its part of the step: write the shard (`Some`), or the manifest.
     Failed {
         dir: Dir,

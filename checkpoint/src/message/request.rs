@@ -135,6 +135,18 @@ pub enum Request {
         #[serde(rename = "timeout_s", with = "seconds")]
         timeout_ms: u64,
     },
+    /// This process, or another one of this node, has written a step to disk by itself: all files, the manifest and the
+    /// tracker. Also as the first request of a connection: a process that writes by itself has none, or lost it.
+    WrittenAlone {
+        /// [`VERSION`].
+        v: u32,
+        run_id: String,
+        dir: Dir,
+        step: u64,
+        /// `DLROVER_ROUND`; `None`: the round that runs.
+        #[serde(default)]
+        round: Option<u32>,
+    },
     Status {},
 }
 
@@ -176,6 +188,10 @@ impl Request {
             Self::Load { step: Some(step) } | Self::Wait { step: Some(step), .. } => {
                 range("step", *step, 0, MAX_STEP)?;
             }
+            Self::WrittenAlone { v, run_id, step, .. } => {
+                check_program(*v, run_id)?;
+                range("step", *step, 0, MAX_STEP)?;
+            }
             Self::Load { step: None }
             | Self::Wait { step: None, .. }
             | Self::Abort { .. }
@@ -188,12 +204,7 @@ impl Request {
 
 impl Hello {
     fn check(&self) -> Result<(), RequestError> {
-        if self.v != VERSION {
-            return Err(RequestError::Version { found: self.v });
-        }
-        if self.run_id.len() > MAX_RUN_ID {
-            return Err(RequestError::RunId { bytes: self.run_id.len() });
-        }
+        check_program(self.v, &self.run_id)?;
         range("world", u64::from(self.world), 1, u64::from(MAX_WORLD))?;
         range("n_shards", u64::from(self.n_shards), 1, u64::from(MAX_WORLD))?;
         range("rank", u64::from(self.rank), 0, u64::from(self.world) - 1)?;
@@ -205,6 +216,14 @@ impl Hello {
             Some(Keep::Interval(steps)) => range("keep.interval", steps, 1, MAX_KEEP),
             None => Ok(()),
         }
+    }
+}
+
+fn check_program(v: u32, run_id: &str) -> Result<(), RequestError> {
+    match run_id.len() {
+        _ if v != VERSION => Err(RequestError::Version { found: v }),
+        bytes if bytes > MAX_RUN_ID => Err(RequestError::RunId { bytes }),
+        _ => Ok(()),
     }
 }
 

@@ -50,6 +50,16 @@ fn lines_of_the_client_are_read() {
             r#"{"type":"wait","step":null,"timeout_s":2}"#.to_owned(),
             Request::Wait { step: None, timeout_ms: 2000 },
         ),
+        (
+            r#"{"type":"written_alone","v":1,"run_id":"run","dir":"/ckpt","step":7,"round":2}"#.to_owned(),
+            Request::WrittenAlone {
+                v: 1,
+                run_id: "run".to_owned(),
+                dir: Dir::try_from("/ckpt").unwrap(),
+                step: 7,
+                round: Some(2),
+            },
+        ),
         (r#"{"type":"status"}"#.to_owned(), Request::Status {}),
     ];
     for (line, request) in requests {
@@ -176,6 +186,7 @@ fn lines_of_agent_and_saver_come_back() {
         FromSaver::Failed { dir: dir(), step: 1, shard: None, saved_in: Some(2), reason: "x".to_owned() },
         FromSaver::Log { level: Level::Warn, text: "x".to_owned() },
         FromSaver::Finished {},
+        FromSaver::WrittenAlone { dir: dir(), step: 1, round: 2 },
         FromSaver::State { round: None, shards: vec![] },
     ];
     for message in from_saver {

@@ -218,22 +218,28 @@ pub enum Effect {
     FreeSlots { slots: Vec<SlotId> },
     /// Read and check the header of a slot that no process writes.
     ReadHeader { slot: SlotId },
-    /// Write a slot to disk, on a thread of its own.
+    /// Write a slot to disk, on a thread of its own. A file in the place of one that is there waits under another name for
+    /// [`Effect::WriteManifest`]: the one that is there may be a file of the step that counts.
     Persist(Box<Persist>),
     /// End this write; [`Event::PersistEnded`] follows all the same.
     CancelPersist { persist: PersistId },
     /// Write `<dir>/.dlrover/<step>.json`, then `<dir>/dlrover_latest.txt`: each to a temporary file, fsync, rename,
     /// fsync of the folder. The shell puts the time into the manifest. Before that it looks whether the files of all shards
-    /// are there, with their sizes: another node has written them, and may have another folder of this name.
-    WriteManifest { dir: Dir, manifest: Box<Manifest> },
+    /// are there, with their sizes: another node has written them, and may have another folder of this name. Files that wait
+    /// for their names get them just before the manifest has its own.
+    /// Without `sets_tracker` the tracker stays: it names a newer step.
+    WriteManifest { dir: Dir, manifest: Box<Manifest>, sets_tracker: bool },
     /// Read the tracker and all manifests. With `sweep`, remove temporary files of dead processes first.
     ReadFolder { dir: Dir, sweep: bool },
     /// Compare files on disk with what is known of them, in order, up to the first that differs.
     CheckFiles { check: CheckId, files: Vec<FileCheck> },
+    /// Nothing waits for this check any more: end it, or do not begin it. [`Event::FilesChecked`] may follow.
+    CancelCheck { check: CheckId },
     /// Remove a step: its manifest first if `manifest`; without, nothing is removed of a step that has one on disk, since
     /// another node has written it. Then these files (absolute; a missing one is no error), then
-    /// `<dir>/<step>` if it is empty. Nothing is answered; what fails is logged by the shell.
-    Remove { dir: Dir, step: u64, manifest: bool, files: Vec<String> },
+    /// `<dir>/<step>` if it is empty. Of `staged` (absolute) only what waits for these names as a file of this step, and that
+    /// in any case. Nothing is answered; what fails is logged by the shell.
+    Remove { dir: Dir, step: u64, manifest: bool, files: Vec<String>, staged: Vec<String> },
     /// Listen for savers of other nodes, at any port of all addresses. Once.
     Listen,
     /// Send a slot to a node that has asked for it, on a thread of its own.

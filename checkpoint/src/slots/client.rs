@@ -6,7 +6,7 @@ use super::api::{CheckId, Process, SlotId};
 use crate::{
     Moment,
     manifest::Candidate,
-    message::{Hello, Refusal, Request, Role, ShardId},
+    message::{Dir, Hello, Refusal, Request, Role, ShardId},
 };
 
 /// Requests of a connection that may wait behind one.
@@ -56,6 +56,13 @@ pub(super) enum Pending {
         follows: bool,
         until: Moment,
     },
+    WrittenAlone {
+        run_id: String,
+        dir: Dir,
+        step: u64,
+        round: Option<u32>,
+        until: Moment,
+    },
 }
 
 impl Pending {
@@ -64,7 +71,8 @@ impl Pending {
             Self::Hello { until, .. }
             | Self::Begin { until, .. }
             | Self::Load { until, .. }
-            | Self::Wait { until, .. } => Some(*until),
+            | Self::Wait { until, .. }
+            | Self::WrittenAlone { until, .. } => Some(*until),
             Self::Alloc { .. } => None,
         }
     }

@@ -5,9 +5,10 @@ use super::{
     api::{Connection, Effect, Fds, Process},
     client::{Client, Identity, Loading, MAX_BACKLOG, Pending},
     folders::MAX_DIRS,
+    rounds::Terms,
     shard::{Facts, Shard, SlotState, Writer},
 };
-use crate::message::{ErrorCode, Hello, MAX_WAIT_MS, Refusal, Reply, Request, Role, ShardId, VERSION};
+use crate::message::{Dir, ErrorCode, Hello, MAX_WAIT_MS, Refusal, Reply, Request, Role, ShardId, VERSION};
 
 /// Connections at most.
 const MAX_CONNECTIONS: usize = 1024;
@@ -28,6 +29,11 @@ pub(super) type Answer = (Reply, Fds);
 
 pub(super) fn refuse(code: ErrorCode, text: impl AsRef<str>) -> Option<Answer> {
     Some((Reply::Error(Refusal::new(code, text)), Fds::None))
+}
+
+fn refuse_folder() -> Option<Answer> {
+    let text = format!("this node has checkpoints in {MAX_DIRS} folders, the maximum; use one of them");
+    refuse(ErrorCode::TooMany, text)
 }
 
 impl Saver {
@@ -102,8 +108,13 @@ impl Saver {
         self.drop_unanswered(connection, client.pending);
     }
 
-    /// A slot that was to be read, but was never given out, is not pinned any longer.
+    /// A slot that was to be read, but was never given out, is not pinned any longer. Files are not read for a client that is
+    /// gone: those of the next round would be read after them.
     fn drop_unanswered(&mut self, connection: Connection, pending: Option<Pending>) {
+        if let Some(Pending::Load { loading: Loading::Files { check, .. }, .. }) = pending {
+            self.effects.push(Effect::CancelCheck { check });
+            return;
+        }
         if let Some(Pending::Load { loading: Loading::Header { slot, .. }, .. }) = pending
             && let Some(slot) = self.shards.values_mut().find_map(|shard| shard.slot_mut(slot))
         {
@@ -188,7 +199,8 @@ impl Saver {
                 "this connection has sent `hello` already; open another one for another shard",
             );
         }
-        if let (None, false) = (&client.identity, matches!(request, Request::Hello(_))) {
+        let needs_identity = !matches!(request, Request::Hello(_) | Request::WrittenAlone { .. });
+        if client.identity.is_none() && needs_identity {
             return refuse(ErrorCode::OutOfOrder, "the first request of a connection must be `hello`");
         }
         let is_write = matches!(
@@ -206,6 +218,10 @@ impl Saver {
             }
             Request::Abort { slot } => return self.on_abort(connection, slot),
             Request::LoadedDone { slot } => return self.on_loaded_done(connection, slot),
+            // It counts also when its client is gone: the step is on disk.
+            Request::WrittenAlone { run_id, dir, step, round, .. } => {
+                Pending::WrittenAlone { run_id, dir, step, round, until: now.plus(HELLO_MS) }
+            }
             // What follows waits for something, and nobody reads the answer.
             _ if client.is_gone => return None,
             Request::Hello(hello) => {
@@ -245,6 +261,10 @@ impl Saver {
                 (Some(Pending::Load { exactly, loading, until }), answer)
             }
             Pending::Wait { step, follows, until } => self.advance_wait(connection, step, follows, until),
+            Pending::WrittenAlone { run_id, dir, step, round, until } => {
+                let answer = self.advance_written_alone(&run_id, &dir, step, round, self.now >= until);
+                (Some(Pending::WrittenAlone { run_id, dir, step, round, until }), answer)
+            }
         }
     }
 
@@ -259,6 +279,56 @@ impl Saver {
         (Some(Pending::Hello { hello, reading, until }), answer)
     }
 
+    /// `None`: the round is not known yet.
+    fn advance_written_alone(
+        &mut self,
+        run_id: &str,
+        dir: &Dir,
+        step: u64,
+        round: Option<u32>,
+        is_late: bool,
+    ) -> Option<Answer> {
+        if let Err(answer) = self.check_round(run_id, round, is_late) {
+            return *answer;
+        }
+        if !self.dirs.contains_key(dir) && !self.has_room_for_folder() {
+            return refuse_folder();
+        }
+        self.on_written_alone(dir, step);
+        Some((Reply::Done { queued: false }, Fds::None))
+    }
+
+    /// The terms of the round that runs, if it is the one of the client. Otherwise the answer; `None`: not yet.
+    fn check_round(
+        &self,
+        run_id: &str,
+        round: Option<u32>,
+        is_late: bool,
+    ) -> Result<&Terms, Box<Option<Answer>>> {
+        use ErrorCode::{Invalid, NotReady, StaleRound};
+        let own = &self.settings.run_id;
+        if run_id != *own {
+            let text = format!(
+                "this saver is of run `{own}`, not of `{run_id}`; give the run id in TORCHELASTIC_RUN_ID"
+            );
+            return Err(Box::new(refuse(Invalid, text)));
+        }
+        let known = self.terms.as_ref().filter(|terms| round.is_none_or(|round| round <= terms.round));
+        let Some(terms) = known else {
+            let round = round.map_or_else(|| "its round".to_owned(), |round| format!("round {round}"));
+            let text = format!("the agent of this node has not announced {round} yet; try again");
+            return Err(Box::new(if is_late { refuse(NotReady, text) } else { None }));
+        };
+        if round.is_some_and(|of| of < terms.round) {
+            let text = format!(
+                "this worker belongs to a round before the current round {}; it should have exited",
+                terms.round
+            );
+            return Err(Box::new(refuse(StaleRound, text)));
+        }
+        Ok(terms)
+    }
+
     /// `None`: something must come first.
     fn hello_answer(
         &mut self,
@@ -267,33 +337,15 @@ impl Saver {
         reading: &mut Option<u64>,
         is_late: bool,
     ) -> Option<Answer> {
-        use ErrorCode::{Closing, Invalid, NotReady, StaleRound, TooMany, WriterExists};
+        use ErrorCode::{Closing, Invalid, TooMany, WriterExists};
         if self.ending.is_some() {
             return refuse(Closing, "the saver is about to exit, because the run is ending");
         }
-        let own = &self.settings.run_id;
-        if hello.run_id != *own {
-            return refuse(
-                Invalid,
-                format!(
-                    "this saver is of run `{own}`, not of `{}`; give the run id in TORCHELASTIC_RUN_ID",
-                    hello.run_id
-                ),
-            );
-        }
-        let known = self.terms.as_ref().filter(|terms| hello.round.is_none_or(|round| round <= terms.round));
-        let Some(terms) = known else {
-            let round = hello.round.map_or_else(|| "its round".to_owned(), |round| format!("round {round}"));
-            let text = format!("the agent of this node has not announced {round} yet; try again");
-            return if is_late { refuse(NotReady, text) } else { None };
+        let terms = match self.check_round(&hello.run_id, hello.round, is_late) {
+            Ok(terms) => terms,
+            Err(answer) => return *answer,
         };
         let (round, world, ranks) = (terms.round, terms.world, terms.ranks());
-        if hello.round.is_some_and(|of| of < round) {
-            let text = format!(
-                "this worker belongs to a round before the current round {round}; it should have exited"
-            );
-            return refuse(StaleRound, text);
-        }
         if hello.world != world || !ranks.contains(&hello.rank) {
             let text = format!(
                 "rank {} of {} is not on this node, which has ranks {} to {} of {}; leave RANK and WORLD_SIZE as they are",
@@ -306,9 +358,7 @@ impl Saver {
             return refuse(Invalid, text);
         }
         if !self.dirs.contains_key(&hello.dir) && !self.has_room_for_folder() {
-            let text =
-                format!("this node has checkpoints in {MAX_DIRS} folders, the maximum; use one of them");
-            return refuse(TooMany, text);
+            return refuse_folder();
         }
         let shard = hello.id();
         let process = self.clients.get(&connection)?.process;

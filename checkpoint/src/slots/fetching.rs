@@ -252,6 +252,7 @@ impl Saver {
                 self.fetch_failed(id.dir, step, id.shard, &reason);
             }
             Ok(sent) => {
+                let said = dirs.get(&id.dir).map_or(0, |known| known.given_up(step, sent.saved_in));
                 slot.state = SlotState::Whole(Held {
                     step,
                     saved_in: sent.saved_in,
@@ -261,7 +262,7 @@ impl Saver {
                     path: sent.path,
                     disk: Disk::No,
                     // The job may have said it meanwhile.
-                    given_up: given_up.max(dirs.get(&id.dir).map_or(0, |known| known.given_up(step))),
+                    given_up: given_up.max(said),
                     is_stale: false,
                     is_fetched: true,
                 });

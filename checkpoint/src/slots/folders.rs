@@ -44,6 +44,16 @@ pub(super) struct Known {
     removed: BTreeMap<u64, Option<u64>>,
     /// Of steps that the job has decided.
     fates: BTreeMap<u64, Decision>,
+    /// The newest step that a worker has written by itself.
+    alone: Option<Alone>,
+}
+
+/// A step that a worker has written by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Alone {
+    /// The round of the worker. Steps of a later one may have lower numbers, and are newer.
+    round: u32,
+    step: u64,
 }
 
 /// What the job has decided of a step.
@@ -63,6 +73,11 @@ impl Known {
         self.written.as_deref() == Some(manifest) && is_there && !self.removed.contains_key(&step)
     }
 
+    /// A worker has written a newer step by itself than this one, which was saved in round `saved_in`.
+    fn is_behind(&self, step: u64, saved_in: u32) -> bool {
+        self.alone.is_some_and(|alone| alone > Alone { round: saved_in, step })
+    }
+
     /// The newest step that counts.
     pub(super) fn step(&self) -> Option<u64> {
         self.folder.as_ref().and_then(Folder::step)
@@ -79,20 +94,25 @@ impl Known {
         }
     }
 
+    /// How often the job had given a step up before it was saved here: a copy that is late, or comes from
+    /// another node, has missed what was told.
+    pub(super) fn given_up(&self, step: u64, round: u32) -> u32 {
+        match self.fates.get(&step) {
+            Some(Decision::Failed { said_in, saved_in, given_up })
+                if saved_in.unwrap_or(*said_in) >= round =>
+            {
+                *given_up
+            }
+            _ => 0,
+        }
+    }
+
     /// Whether a step counts that was on its way to disk when the round began, and had been given up so often before;
     /// `None`: it is not decided. The decision may have been told before the round.
     pub(super) fn fate_of_pending(&self, step: u64, given_up_before: u32) -> Option<bool> {
         match *self.fates.get(&step)? {
             Decision::Counts { .. } => Some(true),
             Decision::Failed { given_up, .. } => (given_up > given_up_before).then_some(false),
-        }
-    }
-
-    /// How often the job has given a step up, as far as this node has heard.
-    pub(super) fn given_up(&self, step: u64) -> u32 {
-        match self.fates.get(&step) {
-            Some(Decision::Failed { given_up, .. }) => *given_up,
-            _ => 0,
         }
     }
 
@@ -233,7 +253,8 @@ impl Saver {
         }
         let Some((_, manifest)) = known.commits.pop_first() else { return };
         known.committing = Some(manifest.clone());
-        self.effects.push(Effect::WriteManifest { dir: dir.clone(), manifest });
+        let sets_tracker = !self.is_behind(dir, manifest.step, manifest.saved_in);
+        self.effects.push(Effect::WriteManifest { dir: dir.clone(), manifest, sets_tracker });
     }
 
     pub(super) fn on_manifest_written(&mut self, dir: &Dir, step: u64, result: Result<(), String>) {
@@ -259,12 +280,34 @@ impl Saver {
         self.next_commit(dir);
     }
 
+    /// Whether a worker has written a newer step by itself, while this one was on its way: the tracker names that one, and
+    /// must not go back.
+    fn is_behind(&self, dir: &Dir, step: u64, saved_in: Option<u32>) -> bool {
+        let shards = self.shards.iter().filter(|(id, _)| id.dir == *dir).map(|(_, shard)| shard);
+        let mut reports = shards.flat_map(|shard| &shard.reports).filter(|report| report.step == step);
+        let saved_in = saved_in.or_else(|| Some(reports.next()?.saved_in)).unwrap_or_else(|| self.round());
+        self.dirs.get(dir).is_some_and(|known| known.is_behind(step, saved_in))
+    }
+
+    /// A worker of this node has written a step by itself: without memory, or while the saver before this one was gone.
+    /// The job must know, so that the next round restores nothing older.
+    pub(super) fn on_written_alone(&mut self, dir: &Dir, step: u64) {
+        let round = self.round();
+        let known = self.dirs.entry(dir.clone()).or_default();
+        known.alone = known.alone.max(Some(Alone { round, step }));
+        self.tell(FromSaver::WrittenAlone { dir: dir.clone(), step, round });
+        self.on_committed(dir, step);
+        // Its manifest names files that must not be removed.
+        self.read_folder(dir);
+    }
+
     /// The step counts: it is what a load without memory takes from now on.
     pub(super) fn on_committed(&mut self, dir: &Dir, step: u64) {
         let said_in = self.round();
+        let is_behind = self.is_behind(dir, step, None);
         let known = self.dirs.entry(dir.clone()).or_default();
         known.remember(step, Decision::Counts { said_in });
-        if let Some(folder) = &mut known.folder {
+        if let Some(folder) = known.folder.as_mut().filter(|_| !is_behind) {
             folder.tracker = Tracker::Step(step);
         }
         self.tell_what_is_newer(dir, step);
@@ -307,7 +350,10 @@ impl Saver {
         let said_in = self.round();
         // Of a folder that no client has named yet too: one that will may wait for just this.
         let known = self.dirs.entry(dir.clone()).or_default();
-        let before = known.given_up(step);
+        let before = match known.fates.get(&step) {
+            Some(Decision::Failed { given_up, .. }) => *given_up,
+            _ => 0,
+        };
         // The answer to a report that came again has no number of its own.
         let given_up = given_up.max(before);
         known.remember(step, Decision::Failed { said_in, saved_in, given_up });
@@ -320,17 +366,24 @@ impl Saver {
         let deletions = retention::deletions(dir, &folder.manifests, committed, &busy, keep);
         deletions.iter().for_each(|deletion| drop(folder.manifests.remove(&deletion.step)));
         for retention::Deletion { step, files } in deletions {
-            self.push_remove(dir, step, true, files);
+            self.push_remove(dir, step, true, files, Vec::new());
         }
     }
 
-    pub(super) fn push_remove(&mut self, dir: &Dir, step: u64, manifest: bool, files: Vec<String>) {
+    pub(super) fn push_remove(
+        &mut self,
+        dir: &Dir,
+        step: u64,
+        manifest: bool,
+        files: Vec<String>,
+        staged: Vec<String>,
+    ) {
         let removed = &mut self.dirs.entry(dir.clone()).or_default().removed;
         removed.insert(step, None);
         if removed.len() > REMEMBERED {
             removed.pop_first();
         }
-        self.effects.push(Effect::Remove { dir: dir.clone(), step, manifest, files });
+        self.effects.push(Effect::Remove { dir: dir.clone(), step, manifest, files, staged });
     }
 
     /// Whether files of a step are about to be removed: what is written there now could be hit.

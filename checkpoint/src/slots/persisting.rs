@@ -63,13 +63,22 @@ impl Saver {
                 .filter(|(id, shard)| shard.running().is_none() && !held_back.contains(*id));
             let next = ready.filter_map(|(id, shard)| Some((first(shard)?, id.clone()))).min();
             let Some(((_, slot), id)) = next else { return };
-            let step = self.shards.get(&id).and_then(|shard| shard.slot(slot)?.held()).map(|held| held.step);
-            if step.is_some_and(|step| self.is_being_removed(&id.dir, step)) {
+            let held = self.shards.get(&id).and_then(|shard| shard.slot(slot)?.held());
+            let (step, waits) =
+                held.map_or((None, false), |held| (Some(held.step), self.awaits_its_place(&id, held)));
+            if waits || step.is_some_and(|step| self.is_being_removed(&id.dir, step)) {
                 held_back.insert(id);
             } else {
                 self.start_persist(id, slot);
             }
         }
+    }
+
+    /// An earlier step at the same path of the user's is on disk, and the job has yet to say whether it counts. What waits
+    /// for that name must not be replaced before.
+    fn awaits_its_place(&self, id: &ShardId, held: &Held) -> bool {
+        let Some(shard) = self.shards.get(id).filter(|_| !held.path.is_empty()) else { return false };
+        shard.reports.iter().any(|report| report.step != held.step && report.path == held.path)
     }
 
     fn start_persist(&mut self, shard_id: ShardId, slot: SlotId) {
@@ -280,9 +289,12 @@ impl Saver {
             .collect();
         let files: Vec<String> =
             report.removable.iter().filter(|file| !counts.contains(file)).cloned().collect();
-        if !files.is_empty() {
-            self.push_remove(dir, step, false, files);
-        }
+        let absolute = |sum: FileSum| match sum.file.starts_with('/') {
+            true => sum.file,
+            false => dir.join(&sum.file),
+        };
+        let staged = report.file.sums().map(absolute).collect();
+        self.push_remove(dir, step, false, files, staged);
     }
 }
 
@@ -318,7 +330,8 @@ fn report(
     match check_shard(&file) {
         Ok(()) => {
             let Held { step, saved_in, given_up, .. } = *held;
-            Ok(Report { step, saved_in, given_up, file, removable })
+            let path = held.path.clone();
+            Ok(Report { step, saved_in, given_up, file, path, removable })
         }
         Err((field, value, expected)) => Err(format!("{field} of the file is {value}; expected {expected}")),
     }

@@ -132,7 +132,9 @@ impl Saver {
             return refuse(ErrorCode::Invalid, text);
         }
         let is_disk = wish.storage == Storage::Disk;
-        let fate = self.dirs.get(&id.dir).and_then(|known| known.fate_of_save(step, write.saved_in));
+        let known = self.dirs.get(&id.dir);
+        let fate = known.and_then(|known| known.fate_of_save(step, write.saved_in));
+        let given_up = known.map_or(0, |known| known.given_up(step, write.saved_in));
         let mut goes_to_disk = wish.writes_disk && (is_disk || write.inherits);
         // Another save of the same step before: it is replaced, with its wish.
         for slot in &mut shard.slots {
@@ -162,7 +164,7 @@ impl Saver {
             world,
             path: wish.path,
             disk,
-            given_up: 0,
+            given_up,
             is_stale: false,
             is_fetched: false,
         };
@@ -219,10 +221,11 @@ impl Saver {
             Ok(header) => check(&header, &shard_id, slot, self.settings.epoch).map(|()| header),
             Err(error) => Err(error),
         };
+        // Whatever is in it now: a load waits for this, and no save takes the slot before.
+        let is_checked = std::mem::take(&mut slot.is_checked);
         match std::mem::replace(&mut slot.state, SlotState::Empty) {
             SlotState::Examined(write) => self.on_examined(&shard_id, id, *write, result),
-            SlotState::Whole(held) if slot.is_checked => {
-                slot.is_checked = false;
+            SlotState::Whole(held) if is_checked => {
                 let result = match result {
                     Ok(header) if header.step != held.step => {
                         Err(format!("the slot of step {} contains step {}", held.step, header.step))
@@ -242,7 +245,13 @@ impl Saver {
                 }
                 self.on_load_checked(id, &result);
             }
-            state => slot.state = state,
+            state => {
+                slot.state = state;
+                if is_checked {
+                    let error = "it was given up meanwhile: the step was saved again, or the round has ended";
+                    self.on_load_checked(id, &Err(error.to_owned()));
+                }
+            }
         }
     }
 

@@ -192,6 +192,8 @@ pub(super) struct Report {
     pub(super) saved_in: u32,
     pub(super) given_up: u32,
     pub(super) file: ShardFile,
+    /// Where the client wanted it; empty: the default.
+    pub(super) path: String,
     /// Files that may be removed if the step fails: those at their default place.
     pub(super) removable: Vec<String>,
 }

@@ -1,5 +1,6 @@
 //! Events in, whole lists of effects out.
 
+mod alone;
 mod crashes;
 mod ending;
 mod hostile;
@@ -281,6 +282,7 @@ fn manifest(step: u64, n_shards: u32) -> Manifest {
         replicated: n_shards == 1,
         format: Format::Pt,
         time: None,
+        saved_in: None,
         shards: (0..n_shards).map(|shard| shard_file(step, shard, n_shards)).collect(),
     }
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use checkpoint::{
     Moment,
     job::{Effect, JobCheckpoints, Member, Note},
-    message::{FromSaver, Reply, Request, Source, ToSaver, WaitState},
-    slots::{Event, FetchOrder, SendId, SlotId},
+    message::{Dir, FromSaver, Reply, Request, Source, ToSaver, WaitState},
+    slots::{Connection, Event, FetchOrder, SendId, SlotId},
 };
 
 use crate::{
@@ -18,6 +18,9 @@ use crate::{
 
 const WORLD: u32 = 4;
 
+/// Connections of workers that tell what they have written have higher numbers than all others.
+const FIRST_TOLD: u64 = 1 << 32;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Each rank has its part of the state.
@@ -28,6 +31,8 @@ pub enum Kind {
     TwoSlots,
     /// Like `Shards`, with a replica of each on the other node. Nodes may be replaced.
     Replicas,
+    /// Like `Copies`, and savers die or have no memory any more: the first rank then writes by itself.
+    Alone,
 }
 
 impl Kind {
@@ -42,7 +47,7 @@ impl Kind {
     /// Slots of two shards, and of two replicas with two each.
     const fn slots(self) -> u64 {
         match self {
-            Self::Copies => 3,
+            Self::Copies | Self::Alone => 3,
             Self::Shards | Self::TwoSlots => 6,
             Self::Replicas => 10,
         }
@@ -73,6 +78,14 @@ pub struct Cluster {
     wished: Option<u64>,
     /// A write to disk has failed in this round.
     has_failed: bool,
+    /// Of each node, what its agent tells a saver that it starts in this round.
+    terms: BTreeMap<u64, ToSaver>,
+    /// Not all that was saved into memory is there, or will go to disk.
+    has_lost_memory: bool,
+    /// The newest step of this round that a worker has written by itself, and that a saver has heard of.
+    alone: Option<u64>,
+    /// Connections for that.
+    told_alone: u64,
 }
 
 impl Cluster {
@@ -96,6 +109,10 @@ impl Cluster {
             saved: 0,
             wished: None,
             has_failed: false,
+            terms: BTreeMap::new(),
+            has_lost_memory: false,
+            alone: None,
+            told_alone: 0,
         };
         cluster.begin_round(true);
         cluster
@@ -108,6 +125,7 @@ impl Cluster {
         let node = self.members[which % 2];
         match what {
             0 => self.crash(which),
+            63 if self.kind == Kind::Alone => self.lose_saver(which),
             1 => self.end_write(node, which % 8 < 2),
             2..=4 => self.end_write(node, false),
             45..=50 => self.advance_fetch(node, which % 32 == 31),
@@ -152,13 +170,20 @@ impl Cluster {
         );
         assert_eq!(self.job.under_way().count(), 0, "{:?}", self.job);
         // The last step that all have saved for the disk counts, or a newer one.
-        if let Some(wished) = self.wished.filter(|_| !self.has_failed) {
+        // The tracker may name an older one whose manifest another node has written meanwhile; the job's word comes first.
+        let committed = self.job.committed(&Dir::try_from("/ckpt").unwrap());
+        assert!(committed >= self.alone, "{:?} {:?} {:?}", self.alone, self.disk, self.job);
+        let is_lost = self.has_failed || self.has_lost_memory;
+        if let Some(wished) = self.wished.filter(|_| !is_lost) {
             assert!(self.disk.tracker >= Some(wished), "{wished} {:?} {:?}", self.disk, self.job);
         }
         for rank in 0..4 {
+            if self.workers[rank].is_alone {
+                continue;
+            }
             let (state, error) = self.wait(rank);
             assert!(
-                self.has_failed || state == WaitState::OnDisk,
+                is_lost || state == WaitState::OnDisk,
                 "rank {rank} {state:?} {error:?} {:?}",
                 self.nodes[&self.members[rank / 2]].saver
             );
@@ -268,6 +293,7 @@ impl Cluster {
             FromSaver::FetchFailed { dir, step, shard, reason } => {
                 self.job.on_fetch_failed(now, &node, &dir, step, shard, &reason)
             }
+            FromSaver::WrittenAlone { dir, step, round } => self.job.on_written_alone(now, &dir, step, round),
             FromSaver::Progress(_) | FromSaver::Log { .. } => Vec::new(),
             FromSaver::Finished {} => panic!("nothing has ended"),
         };
@@ -318,7 +344,11 @@ impl Cluster {
                 self.nodes.get_mut(&node).unwrap().writers.remove(&slot);
                 self.newest.insert((node, shard), slot);
             }
-            State::Welcome | State::Allocated | State::Loaded { .. } => {}
+            State::Welcome | State::Allocated | State::Loaded { .. } | State::WrittenAlone => {}
+        }
+        if self.workers[rank].state == State::Trains && self.workers[rank].is_alone {
+            self.save_alone(rank);
+            return;
         }
         let Some(request) = self.workers[rank].request(kind, WORLD, self.round) else { return };
         let is_begin = matches!(request, Request::Begin { .. });
@@ -328,6 +358,68 @@ impl Cluster {
             assert!(!self.workers[rank].is_waiting, "a save waits {:?}", self.nodes[&node].saver);
         }
         self.note_saved();
+    }
+
+    /// The first rank writes every second step, and tells a saver by another connection.
+    fn save_alone(&mut self, rank: usize) {
+        self.told_alone += 1;
+        let (node, connection) = (self.members[rank / 2], Connection(FIRST_TOLD + self.told_alone));
+        let worker = &mut self.workers[rank];
+        let step = worker.next_step();
+        if !worker.is_writer {
+            return;
+        }
+        if rank != 0 || !step.is_multiple_of(2) {
+            worker.last = Some(step);
+            return self.note_saved();
+        }
+        (worker.connection, worker.state, worker.is_waiting) = (connection, State::WrittenAlone, true);
+        let process = worker.process;
+        let request = worker.request(self.kind, WORLD, self.round).unwrap();
+        self.disk.write_alone(step);
+        self.handle(node, Event::Connected { connection, process });
+        self.handle(node, Event::Received { connection, request: Ok(request) });
+        assert!(!self.workers[rank].is_waiting, "{:?}", self.nodes[&node].saver);
+        self.alone = Some(step);
+        self.note_saved();
+    }
+
+    /// The saver of a node dies, and another one is started; or it has no memory for what its worker has now.
+    fn lose_saver(&mut self, which: usize) {
+        let (place, dies) = (which % 2, (which / 2).is_multiple_of(2));
+        let node = self.members[place];
+        let ranks = place * 2..place * 2 + 2;
+        let is_loading = |worker: &Worker| worker.last.is_none();
+        if self.workers[ranks.clone()].iter().any(is_loading) {
+            // Such a worker fails. The others have more than one way to go on.
+            return self.crash(which);
+        }
+        note(format!("node {node} loses its saver: {dies}"));
+        for rank in ranks {
+            let worker = &mut self.workers[rank];
+            let is_in_copy = !matches!(worker.state, State::Trains | State::WrittenAlone);
+            if !dies && (is_in_copy || worker.is_waiting || !worker.is_writer) {
+                continue;
+            }
+            (worker.is_alone, worker.is_waiting, worker.state) = (true, false, State::Trains);
+        }
+        self.has_lost_memory = true;
+        if !dies {
+            return;
+        }
+        while !self.nodes[&node].told.is_empty() {
+            self.deliver_report(node);
+        }
+        self.nodes.insert(node, Node::new(node, self.kind.slots()));
+        self.end_orphaned_sends();
+        self.newest.retain(|(of, _), _| *of != node);
+        let now = self.now;
+        let effects = self.job.on_saver_gone(now, &node);
+        self.order(effects);
+        let round = self.terms[&node].clone();
+        self.handle(node, Event::Agent(round));
+        let effects = self.job.repeat(&node);
+        self.order(effects);
     }
 
     fn note_saved(&mut self) {
@@ -402,6 +494,10 @@ impl Cluster {
             (self.kind.has_lost_nodes() && which.is_multiple_of(4)).then_some(self.members[which / 4 % 2]);
         // Ranks that had not restored anything yet are as good as what the round before had.
         self.bound = if self.restored.is_some() { self.saved } else { self.bound };
+        if self.has_lost_memory {
+            let on_disk = self.disk.tracker.unwrap_or(0).min(self.bound);
+            self.bound = self.alone.map_or(on_disk, |alone| alone.max(on_disk));
+        }
         if lost.is_some() {
             // What the other node still has must go to disk, which may fail.
             self.bound = self.disk.tracker.unwrap_or(0).min(self.bound);
@@ -482,6 +578,7 @@ impl Cluster {
                 restore: restore.clone(),
                 memory_is_void: false,
             };
+            self.terms.insert(node, round.clone());
             if is_in_order {
                 self.orders.entry(node).or_default().push_back(round);
             } else {
@@ -493,5 +590,6 @@ impl Cluster {
         self.workers = numbers.map(|(rank, number)| Worker::new(self.kind, rank, number)).collect();
         self.newest.clear();
         (self.restored, self.wished, self.has_failed, self.saved) = (None, None, false, 0);
+        (self.has_lost_memory, self.alone) = (false, None);
     }
 }

@@ -1,5 +1,6 @@
 //! Savers of several nodes and the job's side together, under random schedules: workers that save in step with each
-//! other, deaths at any point, disks that are slow or fail, messages that come late, nodes that are replaced.
+//! other, deaths at any point, disks that are slow or fail, messages that come late, nodes that are replaced, workers that
+//! write by themselves.
 //!
 //! What must hold whatever happens:
 //! - a slot never has two writers, and is never written while it is read or written to disk;
@@ -48,6 +49,11 @@ proptest! {
     #[test]
     fn replicas(choices in vec(any::<u16>(), 0..LENGTH)) {
         run(Kind::Replicas, &choices);
+    }
+
+    #[test]
+    fn alone(choices in vec(any::<u16>(), 0..LENGTH)) {
+        run(Kind::Alone, &choices);
     }
 
     #[test]

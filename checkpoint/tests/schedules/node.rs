@@ -38,7 +38,7 @@ pub enum Work {
     Header(SlotId),
     Folder(Dir),
     Files(CheckId, Vec<FileCheck>),
-    Manifest(Dir, Box<Manifest>),
+    Manifest(Dir, Box<Manifest>, bool),
 }
 
 /// A slot that another node has asked for.
@@ -135,7 +135,9 @@ impl Node {
                 assert!(self.writes.values().all(|write| write.shard != persist.shard));
                 self.writes.insert(persist.id, *persist);
             }
-            Effect::WriteManifest { dir, manifest } => self.work.push_back(Work::Manifest(dir, manifest)),
+            Effect::WriteManifest { dir, manifest, sets_tracker } => {
+                self.work.push_back(Work::Manifest(dir, manifest, sets_tracker));
+            }
             Effect::ReadFolder { dir, .. } => self.work.push_back(Work::Folder(dir)),
             Effect::CheckFiles { check, files } => self.work.push_back(Work::Files(check, files)),
             Effect::Remove { step, manifest, files, .. } => disk.remove(step, manifest, &files),
@@ -167,7 +169,7 @@ impl Node {
                     fetching.is_cancelled = true;
                 }
             }
-            Effect::Close { .. } | Effect::CancelPersist { .. } => {}
+            Effect::Close { .. } | Effect::CancelPersist { .. } | Effect::CancelCheck { .. } => {}
             Effect::Exit => panic!("nothing has ended"),
         }
         None
@@ -186,9 +188,9 @@ impl Node {
             }
             Some(Work::Folder(dir)) => Event::FolderRead { dir, result: Ok(disk.folder()) },
             Some(Work::Files(check, files)) => Event::FilesChecked { check, result: disk.check(&files) },
-            Some(Work::Manifest(dir, manifest)) => {
+            Some(Work::Manifest(dir, manifest, sets_tracker)) => {
                 let step = manifest.step;
-                let result = disk.commit(&dir, *manifest);
+                let result = disk.commit(&dir, *manifest, sets_tracker);
                 Event::ManifestWritten { dir, step, result }
             }
         };

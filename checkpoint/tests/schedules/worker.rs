@@ -25,6 +25,8 @@ pub enum State {
     Half(SlotId),
     /// All of it is.
     Written(SlotId),
+    /// It has written the state to disk by itself, and says so.
+    WrittenAlone,
 }
 
 #[derive(Debug)]
@@ -38,6 +40,8 @@ pub struct Worker {
     pub is_waiting: bool,
     /// The step that it has restored, then the last one that it has saved.
     pub last: Option<u64>,
+    /// It saves without a saver: that is lost, or has no memory for it.
+    pub is_alone: bool,
 }
 
 impl Worker {
@@ -50,6 +54,7 @@ impl Worker {
             state: State::Fresh,
             is_waiting: false,
             last: None,
+            is_alone: false,
         }
     }
 
@@ -61,7 +66,7 @@ impl Worker {
     /// The step that it has, or is saving.
     pub fn step(&self) -> u64 {
         match self.state {
-            State::Begun(_) | State::Half(_) | State::Written(_) => self.next_step(),
+            State::Begun(_) | State::Half(_) | State::Written(_) | State::WrittenAlone => self.next_step(),
             _ => self.last.unwrap_or(0),
         }
     }
@@ -81,6 +86,13 @@ impl Worker {
             State::Trains => Request::Begin { step: self.next_step(), layout_id: node::LAYOUT, wait: true },
             State::Begun(_) | State::Half(_) => return None,
             State::Written(slot) => self.commit(kind, slot),
+            State::WrittenAlone => Request::WrittenAlone {
+                v: 1,
+                run_id: "run".to_owned(),
+                dir: Dir::try_from("/ckpt").unwrap(),
+                step: self.next_step(),
+                round: Some(round),
+            },
         })
     }
 
@@ -125,7 +137,7 @@ impl Worker {
             (State::Trains, Reply::Begun { slot, pinned: false, .. }) => {
                 self.state = State::Begun(SlotId(*slot))
             }
-            (State::Written(_), Reply::Done { .. }) => {
+            (State::Written(_) | State::WrittenAlone, Reply::Done { .. }) => {
                 self.last = Some(self.next_step());
                 self.state = State::Trains;
             }

@@ -81,6 +81,10 @@ impl TryFrom<pb::CheckpointReport> for CheckpointMessage {
             Wire::Committed(pb::CheckpointCommitted { dir: path, step: number }) => {
                 CheckpointReport::Committed { dir: dir(path)?, step: step(number)? }
             }
+            Wire::WrittenAlone(pb::CheckpointWrittenAlone { dir: path, step: number, round: of }) => {
+                let round = round(of, "round")?.0;
+                CheckpointReport::WrittenAlone { dir: dir(path)?, step: step(number)?, round }
+            }
             Wire::Failed(pb::CheckpointFailed { dir: path, step: number, shard, saved_in, reason }) => {
                 let shard = shard.map(|it| below(it, MAX_WORLD, "shard", "below 1048576")).transpose()?;
                 CheckpointReport::Failed {
@@ -145,6 +149,9 @@ pub fn checkpoint_report(node_id: String, report: CheckpointReport) -> pb::Check
         }
         CheckpointReport::Committed { dir, step } => {
             Wire::Committed(pb::CheckpointCommitted { dir: dir.into(), step })
+        }
+        CheckpointReport::WrittenAlone { dir, step, round } => {
+            Wire::WrittenAlone(pb::CheckpointWrittenAlone { dir: dir.into(), step, round })
         }
         CheckpointReport::Failed { dir, step, shard, saved_in, reason } => {
             let reason = cut(reason);
@@ -425,14 +432,31 @@ impl From<Order> for pb::CheckpointOrder {
         let (dir, step, order) = match order {
             Order::Commit { dir, step, manifest } => {
                 // The time is the one at which it is written.
-                let Manifest { version, step: _, world, n_shards, replicated, format, time: _, shards } =
-                    *manifest;
+                let Manifest {
+                    version,
+                    step: _,
+                    world,
+                    n_shards,
+                    replicated,
+                    format,
+                    time: _,
+                    saved_in,
+                    shards,
+                } = *manifest;
                 let shards = shards.into_iter().map(pb::ShardFile::from).collect();
                 let format = format_of(format);
                 (
                     dir,
                     step,
-                    Wire::Commit(pb::Manifest { version, world, n_shards, replicated, format, shards }),
+                    Wire::Commit(pb::Manifest {
+                        version,
+                        world,
+                        n_shards,
+                        replicated,
+                        format,
+                        shards,
+                        saved_in,
+                    }),
                 )
             }
             Order::Committed { dir, step } => (dir, step, Wire::Committed(pb::StepCommitted {})),
@@ -464,11 +488,13 @@ impl TryFrom<pb::CheckpointOrder> for Order {
         Ok(match wire.order.ok_or(ConvertError::Missing { field: "checkpoint.order" })? {
             Wire::Commit(manifest) => {
                 let format = format(manifest.format())?;
-                let pb::Manifest { version, world, n_shards, replicated, shards, .. } = manifest;
+                let pb::Manifest { version, world, n_shards, replicated, shards, saved_in, .. } = manifest;
                 let shards = shards.into_iter().map(ShardFile::try_from).collect::<Result<_, _>>()?;
                 let (world, n_shards) = (sized(world, "world")?, sized(n_shards, "n_shards")?);
+                let saved_in = saved_in.map(|it| round(it, "saved_in")).transpose()?.map(|Round(it)| it);
+                let time = None;
                 let manifest =
-                    Manifest { version, step, world, n_shards, replicated, format, time: None, shards };
+                    Manifest { version, step, world, n_shards, replicated, format, time, saved_in, shards };
                 Self::Commit { dir, step, manifest: Box::new(manifest) }
             }
             Wire::Committed(pb::StepCommitted {}) => Self::Committed { dir, step },
@@ -626,6 +652,7 @@ mod tests {
                 shard: Box::new(file("40/x", 2)),
             },
             CheckpointReport::Committed { dir: dir.clone(), step },
+            CheckpointReport::WrittenAlone { dir: dir.clone(), step, round: 3 },
             CheckpointReport::Failed {
                 dir: dir.clone(),
                 step,
@@ -664,6 +691,7 @@ mod tests {
             replicated: false,
             format: Format::Dcp,
             time: None,
+            saved_in: Some(3),
             shards: vec![file("40/x", 0), file("40/y", 1)],
         };
         for order in [

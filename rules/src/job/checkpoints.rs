@@ -25,8 +25,10 @@ impl Job {
         node: &NodeId,
         report: CheckpointReport,
     ) -> Vec<Effect> {
-        // Of a node that is neither in the job nor has left it with checkpoints to write, nothing is known.
-        if !self.nodes.contains_key(node) && !self.savers.contains(node) {
+        // Of a node that is neither in the job nor has left it with checkpoints to write, nothing is known, but for what is on
+        // disk: one that comes back says that before it joins, since a round may begin with that.
+        let is_on_disk = matches!(report, CheckpointReport::WrittenAlone { .. });
+        if !self.nodes.contains_key(node) && !self.savers.contains(node) && !is_on_disk {
             return Vec::new();
         }
         let at = millis(now);
@@ -52,6 +54,9 @@ impl Job {
             CheckpointReport::Committed { dir, step } => {
                 self.checkpoints().on_committed(at, node, &dir, step)
             }
+            CheckpointReport::WrittenAlone { dir, step, round } => {
+                self.checkpoints().on_written_alone(at, &dir, step, round)
+            }
             CheckpointReport::Failed { dir, step, shard, saved_in, reason } => {
                 self.checkpoints().on_failed(at, node, &dir, step, shard, saved_in, &reason)
             }
@@ -59,7 +64,9 @@ impl Job {
                 self.checkpoints().on_fetch_failed(at, node, &dir, step, shard, &reason)
             }
             CheckpointReport::Closed => {
-                let mut effects = self.memory_gone(now, node);
+                let checkpoints = self.checkpoints.as_mut();
+                let decided = checkpoints.map(|it| it.on_saver_gone(at, node)).unwrap_or_default();
+                let mut effects = effects_of(decided);
                 effects.extend(self.on_saver_closed(node));
                 effects.extend(self.checkpoints_end(now));
                 return effects;
@@ -97,7 +104,7 @@ impl Job {
         effects_of(self.checkpoints().on_state(millis(now), node, shards))
     }
 
-    /// A node is gone for good, or its saver is, and what it had in memory with it.
+    /// A node is gone for good, and what it had in memory with it.
     pub(super) fn memory_gone(&mut self, now: Moment, node: &NodeId) -> Vec<Effect> {
         let Some(checkpoints) = &mut self.checkpoints else { return Vec::new() };
         effects_of(checkpoints.on_gone(millis(now), node))

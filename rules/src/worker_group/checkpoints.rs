@@ -3,13 +3,14 @@
 //! [`checkpoint::slots`].
 //!
 //! Workers find its socket in their environment. It is started when the first of them connects, so a run without
-//! checkpoints in memory has none. Nothing here waits for a disk but the end of the run.
+//! checkpoints in memory has none. When it dies, the next connection starts another one: a worker that has written a step
+//! by itself meanwhile tells it, and it keeps checkpoints in memory again. Nothing here waits for a disk but the end of the run.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use checkpoint::{
     job::Order,
-    message::{FromSaver, ShardState, ToSaver},
+    message::{Dir, FromSaver, ShardState, ToSaver},
 };
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +40,9 @@ const TELL_AFTER: Duration = Duration::from_secs(1);
 /// For the saver's last answer.
 const ANSWER: Duration = Duration::from_secs(1);
 
+/// Savers that may die in a round. What kills so many kills the next one too.
+const MOST_LOSSES: u32 = 3;
+
 /// How often the progress of a write is reported.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -56,6 +60,11 @@ pub(super) struct Checkpoints {
     asked: Option<(Round, Moment)>,
     /// What it said last.
     shards: Vec<ShardState>,
+    /// The newest step of each folder that workers of this round have written by themselves. The master must know before
+    /// it puts the next round together, even if its stream or the saver was away when that was said.
+    written_alone: BTreeMap<Dir, u64>,
+    /// Savers that have died in this round.
+    losses: u32,
     /// When the first signal came that ends the run.
     signalled: Option<Moment>,
     /// When the progress of a write was reported last.
@@ -72,7 +81,7 @@ enum Saver {
     #[default]
     Absent,
     Running,
-    /// It ended by itself. Another one is started with the next workers.
+    /// It ended by itself. Another one is started at the next connection, or with the next workers.
     Lost,
     /// The run is over for it.
     Closed,
@@ -84,10 +93,15 @@ impl WorkerGroup {
     pub fn wants_saver(&self) -> bool {
         // What connects at another time is not a worker that goes on.
         let has_workers = matches!(self.state, State::Preparing(_) | State::Running(_));
-        has_workers && self.checkpoints.saver == Saver::Absent
+        let may_start = match self.checkpoints.saver {
+            Saver::Absent => true,
+            Saver::Lost => self.checkpoints.losses < MOST_LOSSES,
+            Saver::Running | Saver::Closed => false,
+        };
+        has_workers && may_start
     }
 
-    /// The first worker has connected.
+    /// The first worker has connected, or one after the saver was lost.
     pub(super) fn on_saver_wanted(&mut self, now: Moment) -> Vec<Effect> {
         if !self.wants_saver() {
             return Vec::new();
@@ -113,6 +127,8 @@ impl WorkerGroup {
         last_world: Option<u32>,
     ) -> Vec<Effect> {
         (self.checkpoints.asked, self.checkpoints.reported) = (None, None);
+        self.checkpoints.losses = 0;
+        self.checkpoints.written_alone.clear();
         match self.checkpoints.saver {
             Saver::Running => {
                 self.checkpoints.ask_at = Some(now + MEMORY_INTERVAL);
@@ -149,6 +165,17 @@ impl WorkerGroup {
         }
     }
 
+    /// What workers of the last round have written by themselves: said again before the node joins the next one, since
+    /// the master may have missed it.
+    pub(super) fn announce_written_alone(&self) -> Vec<Effect> {
+        let Some(round) = self.last.as_ref().map(|last| last.round.0) else { return Vec::new() };
+        let written = self.checkpoints.written_alone.iter();
+        let report = |(dir, step): (&Dir, &u64)| {
+            self.report(CheckpointReport::WrittenAlone { dir: dir.clone(), step: *step, round })
+        };
+        written.filter_map(report).collect()
+    }
+
     /// When the master knows this node, for the first time or again: it may have missed what the saver said.
     pub(super) fn announce_saver(&self) -> Vec<Effect> {
         match self.checkpoints.saver {
@@ -170,6 +197,13 @@ impl WorkerGroup {
                 self.reports(CheckpointReport::Persisted { dir, step, saved_in, given_up, shard })
             }
             FromSaver::Committed { dir, step } => self.reports(CheckpointReport::Committed { dir, step }),
+            FromSaver::WrittenAlone { dir, step, round } => {
+                if self.last.as_ref().is_some_and(|last| last.round.0 == round) {
+                    let known = self.checkpoints.written_alone.entry(dir.clone()).or_default();
+                    *known = step.max(*known);
+                }
+                self.reports(CheckpointReport::WrittenAlone { dir, step, round })
+            }
             FromSaver::Failed { dir, step, shard, saved_in, reason } => {
                 self.reports(CheckpointReport::Failed { dir, step, shard, saved_in, reason })
             }
@@ -236,6 +270,7 @@ impl WorkerGroup {
             return Vec::new();
         }
         self.checkpoints.saver = Saver::Lost;
+        self.checkpoints.losses = self.checkpoints.losses.saturating_add(1);
         self.checkpoints.shards.clear();
         let was_asked = self.checkpoints.asked.take().is_some();
         let mut effects = vec![Effect::Notify(Notice::Checkpoints(CheckpointNotice::SaverEnded { reason }))];

@@ -102,7 +102,8 @@ impl WorkerGroup {
     fn join_effects(&self, checked: Option<LocalCheck>) -> Vec<Effect> {
         let after = self.last.as_ref().map(|last| last.round);
         let join = Effect::Join { attempt: self.attempt, after, checked, shards: self.shards_in_memory() };
-        std::iter::once(join).chain(self.announce_saver()).collect()
+        let written = self.announce_written_alone().into_iter();
+        written.chain([join]).chain(self.announce_saver()).collect()
     }
 
     pub(super) fn on_locally_checked(&mut self, now: Moment, checked: LocalCheck) -> Vec<Effect> {

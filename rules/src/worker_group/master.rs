@@ -85,6 +85,7 @@ impl WorkerGroup {
                 None
             }
         });
+        effects.extend(self.announce_written_alone());
         effects.extend(self.announce_saver());
         effects.extend(self.report_progress_again(now));
         effects

@@ -1,10 +1,19 @@
 //! Files on disk, compared with their sizes and checksums before a load.
 
-use std::{fs::File, io, io::Read as _, os::fd::AsRawFd as _, path::Path};
+use std::{
+    fs::File,
+    io,
+    io::Read as _,
+    os::fd::AsRawFd as _,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use checkpoint::{format::chunks::Summing, slots::FileCheck};
 
 use super::folder::open_file;
+
+const GIVEN_UP: &str = "the check was given up: its client is gone";
 
 /// Bytes that are read at once.
 const BLOCK: usize = 1 << 20;
@@ -14,11 +23,22 @@ const BLOCK: usize = 1 << 20;
 /// # Errors
 /// Which file differs, and how.
 pub(super) fn check(files: &[FileCheck]) -> Result<(), String> {
+    check_until(files, &AtomicBool::new(false))
+}
+
+/// Like [`check`], until nothing waits for it.
+///
+/// # Errors
+/// Which file differs, and how; or that the check was given up.
+pub(super) fn check_until(files: &[FileCheck], is_cancelled: &AtomicBool) -> Result<(), String> {
     // Sizes first: they are of all shards, and a missing file need not wait for gigabytes of others.
     for file in files {
+        if is_cancelled.load(Ordering::Relaxed) {
+            return Err(GIVEN_UP.to_owned());
+        }
         open(file)?;
     }
-    files.iter().try_for_each(check_content)
+    files.iter().try_for_each(|file| check_content(file, is_cancelled))
 }
 
 fn open(file: &FileCheck) -> Result<File, String> {
@@ -34,7 +54,7 @@ fn open(file: &FileCheck) -> Result<File, String> {
     }
 }
 
-fn check_content(file: &FileCheck) -> Result<(), String> {
+fn check_content(file: &FileCheck, is_cancelled: &AtomicBool) -> Result<(), String> {
     let (path, Some((chunk_bytes, expected))) = (&file.path, &file.crc32) else { return Ok(()) };
     let mut opened = open(file)?;
     // SAFETY: plain numbers; the descriptor is open. It is only advice.
@@ -42,6 +62,9 @@ fn check_content(file: &FileCheck) -> Result<(), String> {
     let mut summing = Summing::new(*chunk_bytes);
     let mut block = vec![0; BLOCK];
     loop {
+        if is_cancelled.load(Ordering::Relaxed) {
+            return Err(GIVEN_UP.to_owned());
+        }
         match opened.read(&mut block) {
             Ok(0) => break,
             Ok(length) => summing.update(block.get(..length).unwrap_or_default()),
@@ -86,6 +109,8 @@ mod tests {
         let fewer = FileCheck { crc32: Some((8, vec![crc32fast::hash(b"01234567")])), ..good.clone() };
         assert!(files(&fewer).unwrap_err().contains("from byte 8 on"));
         assert!(check(&[good.clone(), missing]).unwrap_err().contains("-missing"));
+        let cancelled = check_until(std::slice::from_ref(&good), &AtomicBool::new(true));
+        assert_eq!(cancelled, Err(GIVEN_UP.to_owned()));
         fs::write(&path, b"x123456789").unwrap();
         assert!(files(&good).unwrap_err().contains("from byte 0 on"));
         fs::write(&path, b"").unwrap();

@@ -1,6 +1,9 @@
 //! Effects of the saver, carried out.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use checkpoint::{
     message::{ErrorCode, Level, Refusal, Reply},
@@ -34,11 +37,11 @@ impl Session {
                     running.cancel();
                 }
             }
-            Effect::WriteManifest { dir, manifest } => {
+            Effect::WriteManifest { dir, manifest, sets_tracker } => {
                 let (step, of) = (manifest.step, dir.clone());
                 let ended = move |result| Event::ManifestWritten { dir: of.clone(), step, result };
                 let to = dir.clone();
-                self.answer(Lane::Folder(dir), ended, move || folder::write(&to, *manifest));
+                self.answer(Lane::Folder(dir), ended, move || folder::write(&to, *manifest, sets_tracker));
             }
             Effect::ReadFolder { dir, sweep } => {
                 let (of, from) = (dir.clone(), dir.clone());
@@ -55,13 +58,18 @@ impl Session {
                 self.threads.push(Lane::Folder(dir), Work { run: Box::new(run), failed: Arc::new(failed) });
             }
             Effect::CheckFiles { check, files } => self.check_files(check, files),
-            Effect::Remove { dir, step, manifest, files } => {
+            Effect::CancelCheck { check } => {
+                if let Some(is_cancelled) = self.checks.get(&check) {
+                    is_cancelled.store(true, Ordering::Relaxed);
+                }
+            }
+            Effect::Remove { dir, step, manifest, files, staged } => {
                 let from = dir.clone();
                 let failed = move |reason| {
                     let text = format!("cannot remove step {step}: {reason}");
                     Outcome { event: None, logs: vec![(Level::Warn, text)] }
                 };
-                let run = move || folder::remove(&from, step, manifest, &files);
+                let run = move || folder::remove(&from, step, manifest, &files, &staged);
                 self.threads.push(Lane::Folder(dir), Work { run: Box::new(run), failed: Arc::new(failed) });
             }
             Effect::Listen => self.listen(),
@@ -147,9 +155,18 @@ impl Session {
 
     fn free(&mut self, slots: &[SlotId]) {
         for slot in slots {
-            if let Some(file) = self.slots.remove(slot) {
-                file.cancel();
-            }
+            let Some(file) = self.slots.remove(slot) else { continue };
+            file.cancel();
+            // In the lane of allocations: the next one looks at the memory that is left when this is free again.
+            let work = Work {
+                run: Box::new(move || {
+                    // One that is being written to disk, or sent, goes with the last that uses it.
+                    Arc::into_inner(file).into_iter().for_each(SlotFile::free);
+                    Outcome::default()
+                }),
+                failed: Arc::new(|_| Outcome::default()),
+            };
+            self.threads.push(Lane::Memory, work);
         }
     }
 
@@ -178,7 +195,9 @@ impl Session {
 
     fn check_files(&mut self, check: checkpoint::slots::CheckId, files: Vec<FileCheck>) {
         let ended = move |result| Event::FilesChecked { check, result };
-        self.answer(Lane::Check, ended, move || check::check(&files));
+        let is_cancelled = Arc::new(AtomicBool::new(false));
+        self.checks.insert(check, Arc::clone(&is_cancelled));
+        self.answer(Lane::Check, ended, move || check::check_until(&files, &is_cancelled));
     }
 
     /// Does work whose result becomes an event.

@@ -100,17 +100,16 @@ pub(super) fn open_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Gives files that wait for it their names, and writes the manifest of a step, then the tracker, each in one step and
-/// synced. After an error the step does not count, unless the tracker had named it before.
+/// Gives files that wait for it their names, and writes the manifest of a step, then the tracker if it is to name this
+/// step, each in one step and synced. After an error the step does not count, unless the tracker had named it before.
 ///
 /// # Errors
 /// When a file of the step is not there with its size: another node has written it, and not into this folder. When the
 /// disk fails.
-pub(super) fn write(dir: &Dir, mut manifest: Manifest) -> Result<(), String> {
+pub(super) fn write(dir: &Dir, mut manifest: Manifest, sets_tracker: bool) -> Result<(), String> {
     manifest.time = SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs());
-    staged::publish(dir, &manifest)?;
     let files = manifest.paths(dir).map(|file| FileCheck {
-        path: file.path,
+        path: staged::now_at(&file.path, manifest.step),
         bytes: Some(file.sum.bytes),
         // They were made as the file was written; what a disk loses since then is found by a load.
         crc32: None,
@@ -118,15 +117,32 @@ pub(super) fn write(dir: &Dir, mut manifest: Manifest) -> Result<(), String> {
     check::check(&files.collect::<Vec<_>>()).map_err(|error| {
         format!("{error}; a checkpoint folder must be on a file system that all nodes share")
     })?;
-    replace(&dir.join(&Manifest::name(manifest.step)), manifest.to_json().as_bytes())?;
-    replace(&dir.join(manifest::TRACKER), manifest.step.to_string().as_bytes())
+    // All that can fail comes before the names change: files of the step that has counted so far may have these.
+    let path = dir.join(&Manifest::name(manifest.step));
+    let document = written(&path, manifest.to_json().as_bytes())?;
+    let mut published = staged::publish(dir, &manifest)?;
+    if let Err(error) = document.publish() {
+        published.undo();
+        return Err(format!("cannot write {path}: {error}"));
+    }
+    drop(published);
+    if sets_tracker {
+        replace(&dir.join(manifest::TRACKER), manifest.step.to_string().as_bytes())?;
+    }
+    Ok(())
 }
 
 fn replace(path: &str, content: &[u8]) -> Result<(), String> {
+    written(path, content)?.publish().map_err(|error| format!("cannot write {path}: {error}"))
+}
+
+/// A file that is whole and on disk, and has no name yet.
+fn written(path: &str, content: &[u8]) -> Result<Temporary, String> {
     let written = || {
         let temporary = Temporary::create(Path::new(path))?;
         temporary.file().write_all(content)?;
-        temporary.publish()
+        temporary.file().sync_all()?;
+        Ok(temporary)
     };
     written().map_err(|error: io::Error| format!("cannot write {path}: {error}"))
 }
@@ -134,8 +150,11 @@ fn replace(path: &str, content: &[u8]) -> Result<(), String> {
 /// Removes a step. The manifest goes first, and for good, so that none names files that are gone. Without `manifest` the
 /// step was given up: when it has one all the same, a node has written it that was lost before it said so, and the
 /// tracker may name the step.
-pub(super) fn remove(dir: &Dir, step: u64, manifest: bool, files: &[String]) -> Outcome {
+///
+/// Of `staged`, what waits for these names goes in any case.
+pub(super) fn remove(dir: &Dir, step: u64, manifest: bool, files: &[String], staged: &[String]) -> Outcome {
     let mut outcome = Outcome::default();
+    staged.iter().for_each(|path| staged::remove(path, step));
     let mut log = |path: &str, error: &io::Error| {
         outcome.logs.push((Level::Warn, format!("cannot remove {path} of step {step}: {error}")));
     };
@@ -154,7 +173,7 @@ pub(super) fn remove(dir: &Dir, step: u64, manifest: bool, files: &[String]) -> 
         return outcome;
     }
     for path in files {
-        staged::remove(path);
+        staged::remove(path, step);
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => log(path, &error),
             _ => {}
@@ -207,6 +226,7 @@ mod tests {
             replicated: true,
             format: Format::Pt,
             time: None,
+            saved_in: None,
             shards: vec![shard],
         }
     }
@@ -219,7 +239,7 @@ mod tests {
     fn write_all(dir: &Dir, step: u64) {
         fs::create_dir_all(dir.join(&step.to_string())).unwrap();
         fs::write(dir.join(&format!("{step}/rank_0.pt")), "x").unwrap();
-        write(dir, manifest(step)).unwrap();
+        write(dir, manifest(step), true).unwrap();
     }
 
     #[test]
@@ -238,6 +258,11 @@ mod tests {
         assert!(folder.manifests[&9].time.is_some());
         assert_eq!(folder.unusable.keys().copied().collect::<Vec<_>>(), [40, 50]);
         assert_eq!(fs::read(dir.join(manifest::TRACKER)).unwrap(), b"30");
+        fs::create_dir(dir.join("20")).unwrap();
+        fs::write(dir.join("20/rank_0.pt"), "x").unwrap();
+        write(&dir, manifest(20), false).unwrap();
+        let folder = read(&dir, &mut Vec::new()).unwrap();
+        assert_eq!((folder.tracker, folder.manifests.contains_key(&20)), (Tracker::Step(30), true));
     }
 
     #[test]
@@ -245,13 +270,43 @@ mod tests {
         let temporary = tempfile::tempdir().unwrap();
         let dir = dir(&temporary);
         write_all(&dir, 8);
-        let error = write(&dir, manifest(9)).unwrap_err();
+        let error = write(&dir, manifest(9), true).unwrap_err();
         assert!(error.contains("9/rank_0.pt") && error.contains("all nodes share"), "{error}");
         fs::create_dir(dir.join("9")).unwrap();
         fs::write(dir.join("9/rank_0.pt"), "longer").unwrap();
-        assert!(write(&dir, manifest(9)).unwrap_err().contains("has 6 bytes"));
+        assert!(write(&dir, manifest(9), true).unwrap_err().contains("has 6 bytes"));
         let folder = read(&dir, &mut Vec::new()).unwrap();
         assert_eq!((folder.tracker, folder.manifests.len()), (Tracker::Step(8), 1));
+    }
+
+    /// A path that is given with each save: the file of the step that counts stays until the next one does.
+    #[test]
+    fn a_manifest_that_cannot_be_written_leaves_the_files_of_the_step_before() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = dir(&temporary);
+        let last = |step| {
+            let mut manifest = manifest(step);
+            "last.pt".clone_into(&mut manifest.shards[0].file);
+            manifest
+        };
+        let file = dir.join("last.pt");
+        fs::write(&file, "a").unwrap();
+        write(&dir, last(10), true).unwrap();
+        let staged = staged::path(Path::new(&file), 20);
+        // What stands for a disk that fails at the last moment.
+        fs::create_dir(dir.join(".dlrover/20.json")).unwrap();
+        fs::write(&staged, "b").unwrap();
+        write(&dir, last(20), true).unwrap_err();
+        assert_eq!(fs::read(&file).unwrap(), b"a");
+        assert_eq!(read(&dir, &mut Vec::new()).unwrap().tracker, Tracker::Step(10));
+        fs::remove_dir(dir.join(".dlrover/20.json")).unwrap();
+        fs::write(&staged, "b").unwrap();
+        write(&dir, last(20), true).unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"b");
+        assert!(!staged.exists());
+        let names: Vec<_> =
+            fs::read_dir(temporary.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
+        assert_eq!(names.len(), 3, "{names:?}");
     }
 
     #[test]
@@ -262,15 +317,15 @@ mod tests {
         fs::write(dir.join("kept"), "x").unwrap();
         let files = [dir.join("9/rank_0.pt"), dir.join("9/missing")];
         // A step that was given up, and counts all the same.
-        assert_eq!(remove(&dir, 9, false, &files).logs, []);
+        assert_eq!(remove(&dir, 9, false, &files, &[]).logs, []);
         assert!(Path::new(&dir.join("9/rank_0.pt")).exists());
-        assert_eq!(remove(&dir, 9, true, &files).logs, []);
+        assert_eq!(remove(&dir, 9, true, &files, &[]).logs, []);
         assert!(!Path::new(&dir.join("9")).exists());
         assert!(!Path::new(&dir.join(".dlrover/9.json")).exists());
         assert!(Path::new(&dir.join("kept")).exists());
         // Something that cannot be removed as a file is said.
         fs::create_dir(dir.join("folder")).unwrap();
-        assert_eq!(remove(&dir, 9, true, &[dir.join("folder")]).logs.len(), 1);
+        assert_eq!(remove(&dir, 9, true, &[dir.join("folder")], &[]).logs.len(), 1);
     }
 
     #[test]

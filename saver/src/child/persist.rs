@@ -1,7 +1,7 @@
 //! A slot that is written to disk.
 
 use std::{
-    io,
+    fs, io,
     ops::Range,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -98,7 +98,7 @@ pub(super) fn write(slot: &SlotFile, persist: &Persist, running: &Running) -> Re
     let mut written = Vec::new();
     for file in &plans {
         let path = path_of(&persist.target, file);
-        let result = write_file(slot, file, &path, running, &first);
+        let result = write_file(slot, file, &path, persist.step, running, &first);
         let sum = result.map_err(|error| match error.kind() {
             io::ErrorKind::Interrupted => error.to_string(),
             _ => format!("cannot write {path}: {error}"),
@@ -148,11 +148,20 @@ fn write_file(
     slot: &SlotFile,
     file: &PlannedFile,
     path: &str,
+    step: u64,
     running: &Running,
     first: &[u8],
 ) -> io::Result<FileSum> {
-    // A file that makes a folder a whole checkpoint gets its name with the manifest.
-    let target: PathBuf = if file.is_commit { staged::path(Path::new(path)) } else { path.into() };
+    let staged = staged::path(Path::new(path), step);
+    // What is there may be all that the step has which counts so far: it stays until there is a manifest of this one.
+    let is_staged = file.is_commit || fs::symlink_metadata(path).is_ok();
+    if is_staged {
+        staged::remove_all(Path::new(path));
+    } else {
+        // Of a saver that was killed; it must not take the place of this one.
+        staged::remove(path, step);
+    }
+    let target: PathBuf = if is_staged { staged } else { path.into() };
     let temporary = Temporary::create(&target)?;
     let sums = copy(slot, &file.plan, &mut Output::new(temporary.file(), file.plan.len())?, running)?;
     // A writer has the slot mapped for as long as it lives; ours does not touch it now, and user code must not.

@@ -10,7 +10,7 @@ use std::{
 use checkpoint::{
     Moment,
     message::{ErrorCode, Level},
-    slots::{Event, FetchId, PersistId, Saver, SendId, Settings, SlotId},
+    slots::{CheckId, Event, FetchId, PersistId, Saver, SendId, Settings, SlotId},
 };
 use tokio::{
     sync::mpsc,
@@ -52,6 +52,8 @@ pub(super) struct Session {
     pub(super) epoch: u64,
     pub(super) ticket: String,
     pub(super) sender: mpsc::Sender<Input>,
+    /// Checks of files that have not ended, and whether they are given up.
+    pub(super) checks: BTreeMap<CheckId, Arc<AtomicBool>>,
     inputs: mpsc::Receiver<Input>,
     started: Instant,
     refused: u64,
@@ -88,6 +90,7 @@ impl Session {
             threads: Threads::new(sender),
             slots: BTreeMap::new(),
             running: BTreeMap::new(),
+            checks: BTreeMap::new(),
             inputs: receiver,
             started: Instant::now(),
             refused: 0,
@@ -187,6 +190,7 @@ impl Session {
             Some(Event::PersistEnded { persist, .. }) => drop(self.running.remove(persist)),
             Some(Event::SendEnded { send }) => drop(self.askers.remove(send)),
             Some(Event::FetchEnded { fetch, .. }) => drop(self.fetches.remove(fetch)),
+            Some(Event::FilesChecked { check, .. }) => drop(self.checks.remove(check)),
             _ => {}
         }
         outcome.event

@@ -112,6 +112,13 @@ impl SlotFile {
         self.is_cancelled.store(true, Ordering::Relaxed);
     }
 
+    /// Frees the memory before it returns, which takes about a tenth of a second per GiB.
+    pub(super) fn free(self) {
+        let mut slot = ManuallyDrop::new(self);
+        // SAFETY: `slot` is never dropped, and nothing uses the field after this.
+        drop(unsafe { ManuallyDrop::take(&mut slot.file) });
+    }
+
     /// Its length, which never changes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
@@ -194,6 +201,8 @@ fn offset_of(bytes: u64) -> libc::off_t {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -219,6 +228,19 @@ mod tests {
         reader.write_at(b"x", 0).unwrap_err();
         let keep = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         assert_eq!(fallocate(&reader, keep, 0, 4096), Err(Errno::EBADF));
+    }
+
+    #[test]
+    fn a_slot_that_is_freed_is_gone_at_once() {
+        let slot = SlotFile::new(64 << 20).unwrap();
+        slot.fill().unwrap();
+        let number = slot.as_fd().as_raw_fd();
+        let path = fs::read_link(format!("/proc/self/fd/{number}")).unwrap();
+        let inode = slot.file.metadata().unwrap().ino();
+        slot.free();
+        // Another test may have the number by now.
+        let is_it = fs::metadata(format!("/proc/self/fd/{number}")).is_ok_and(|found| found.ino() == inode);
+        assert!(!is_it, "{}", path.display());
     }
 
     #[test]

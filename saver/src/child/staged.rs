@@ -1,5 +1,9 @@
-//! Files that make a folder a whole checkpoint for programs that know nothing of manifests: `.metadata` of torch. They are
-//! written with their shard, and get their names when all shards are there.
+//! Files that get their names only with the manifest of their step. They are written with their shard, and wait under
+//! another name until all shards are there:
+//!
+//! * those that make a folder a whole checkpoint for programs that know nothing of manifests: `.metadata` of torch;
+//! * those in the place of a file that is there, as for a path that is given with each save: the older one may be all that
+//!   the step has which counts so far.
 
 use std::{
     fs, io,
@@ -8,38 +12,101 @@ use std::{
 
 use checkpoint::{manifest::Manifest, message::Dir};
 
-use super::temporary::{folder_of, sync_folder};
+use super::temporary::{self, folder_of, sync_folder};
 
-/// Behind the final name.
-const MARK: &str = ".dlrover-staged";
+/// Behind the final name, before the step.
+const MARK: &str = ".dlrover-staged-";
 
-/// Where a file waits for its name.
-pub(super) fn path(target: &Path) -> PathBuf {
+/// Entries of a folder that are looked at for leftovers at most.
+const ENTRIES: usize = 100_000;
+
+/// Where a file of a step waits for its name.
+pub(super) fn path(target: &Path, step: u64) -> PathBuf {
     let mut name = target.as_os_str().to_owned();
-    name.push(MARK);
+    name.push(format!("{MARK}{step}"));
     name.into()
+}
+
+/// Where a file of a step is now.
+pub(super) fn now_at(target: &str, step: u64) -> String {
+    let staged = path(Path::new(target), step);
+    let is_waiting = fs::symlink_metadata(&staged).is_ok();
+    staged.to_str().filter(|_| is_waiting).unwrap_or(target).to_owned()
+}
+
+/// Files that have their names, and what had these before, until it is known that the step counts.
+#[derive(Debug, Default)]
+pub(super) struct Published {
+    /// The name, and another one of the file that had it.
+    replaced: Vec<(PathBuf, PathBuf)>,
+}
+
+impl Published {
+    /// The step does not count: what was there before has its name again.
+    pub(super) fn undo(&mut self) {
+        for (target, kept) in std::mem::take(&mut self.replaced) {
+            let _as_good_as_possible =
+                fs::rename(&kept, &target).and_then(|()| sync_folder(folder_of(&target)));
+        }
+    }
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        for (_, kept) in &self.replaced {
+            let _swept_later = fs::remove_file(kept);
+        }
+    }
 }
 
 /// Gives the waiting files of a step their names. Done before, it does nothing.
 ///
 /// # Errors
-/// When the disk fails.
-pub(super) fn publish(dir: &Dir, manifest: &Manifest) -> Result<(), String> {
+/// When the disk fails. What was there before has its name then.
+pub(super) fn publish(dir: &Dir, manifest: &Manifest) -> Result<Published, String> {
+    let mut published = Published::default();
     for file in manifest.paths(dir) {
         let target = Path::new(&file.path);
-        let renamed = match fs::rename(path(target), target) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
-            Ok(()) => sync_folder(folder_of(target)),
-        };
-        renamed.map_err(|error| format!("cannot rename the temporary file of {}: {error}", file.path))?;
+        if let Err(error) = published.replace(&path(target, manifest.step), target) {
+            published.undo();
+            return Err(format!("cannot give {} its name: {error}", file.path));
+        }
     }
-    Ok(())
+    Ok(published)
 }
 
-/// Removes the file that waits for this name, if there is one.
-pub(super) fn remove(target: &str) {
-    let _none = fs::remove_file(path(Path::new(target)));
+impl Published {
+    fn replace(&mut self, staged: &Path, target: &Path) -> io::Result<()> {
+        if fs::symlink_metadata(staged).is_err() {
+            return Ok(());
+        }
+        // A file system without links has no way back.
+        let kept = temporary::beside(target);
+        if fs::hard_link(target, &kept).is_ok() {
+            self.replaced.push((target.to_owned(), kept));
+        }
+        fs::rename(staged, target)?;
+        sync_folder(folder_of(target))
+    }
+}
+
+/// Removes the file of a step that waits for this name, if there is one.
+pub(super) fn remove(target: &str, step: u64) {
+    let _none = fs::remove_file(path(Path::new(target), step));
+}
+
+/// Removes all files that wait for this name: of steps that a killed saver has written, and that did not come to count.
+pub(super) fn remove_all(target: &Path) {
+    let Some(name) = target.file_name() else { return };
+    let mut start = name.as_encoded_bytes().to_vec();
+    start.extend_from_slice(MARK.as_bytes());
+    for entry in fs::read_dir(folder_of(target)).into_iter().flatten().take(ENTRIES).flatten() {
+        let name = entry.file_name();
+        let step = name.as_encoded_bytes().strip_prefix(&start[..]);
+        if step.is_some_and(|step| !step.is_empty() && step.iter().all(u8::is_ascii_digit)) {
+            let _removed_later = fs::remove_file(entry.path());
+        }
+    }
 }
 
 #[cfg(test)]
@@ -77,20 +144,35 @@ mod tests {
             replicated,
             format,
             time: None,
+            saved_in: None,
             shards: vec![shard],
         };
         let metadata = folder.path().join("7/.metadata");
         fs::create_dir(folder.path().join("7")).unwrap();
-        fs::write(path(&metadata), "new").unwrap();
         // Of an earlier write of the same step.
         fs::write(&metadata, "old").unwrap();
-        for _ in 0..2 {
-            publish(&dir, &manifest).unwrap();
+        let name = metadata.to_str().unwrap();
+        for text in ["old", "new", "new"] {
+            fs::write(path(&metadata, 7), "new").unwrap();
+            assert_eq!(now_at(name, 7), path(&metadata, 7).to_str().unwrap());
+            let mut published = publish(&dir, &manifest).unwrap();
             assert_eq!(fs::read(&metadata).unwrap(), b"new");
-            assert!(!path(&metadata).exists());
+            if text == "old" {
+                published.undo();
+            }
+            drop(published);
+            assert_eq!(fs::read(&metadata).unwrap(), text.as_bytes());
+            assert_eq!(now_at(name, 7), name);
         }
-        fs::write(path(&metadata), "given up").unwrap();
-        remove(metadata.to_str().unwrap());
-        assert!(!path(&metadata).exists());
+        drop(publish(&dir, &manifest).unwrap());
+        assert_eq!(fs::read(&metadata).unwrap(), b"new");
+        for step in [7, 8] {
+            fs::write(path(&metadata, step), "given up").unwrap();
+        }
+        remove(name, 7);
+        assert!(!path(&metadata, 7).exists() && path(&metadata, 8).exists());
+        remove_all(&metadata);
+        let left: Vec<_> = fs::read_dir(folder.path().join("7")).unwrap().collect();
+        assert_eq!(left.len(), 1, "{left:?}");
     }
 }

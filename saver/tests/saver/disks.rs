@@ -17,7 +17,7 @@ use nix::{
 
 use crate::{
     client::{Client, Facts, Slot},
-    support::{Node, assert_holds, files},
+    support::{Node, assert_holds, files, skip},
 };
 
 const BYTES: u64 = 4 << 20;
@@ -31,14 +31,14 @@ impl Disk {
     fn new(bytes: u64) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         if !getuid().is_root() {
-            println!("skipped: only root can mount a small file system");
+            skip("only root can mount a small file system");
             return None;
         }
         let options = format!("size={bytes}");
         match mount(Some("tmpfs"), folder.path(), Some("tmpfs"), MsFlags::empty(), Some(options.as_str())) {
             Ok(()) => Some(Self { folder }),
             Err(error) => {
-                println!("skipped: cannot mount a small file system: {error}");
+                skip(&format!("cannot mount a small file system: {error}"));
                 None
             }
         }
@@ -79,7 +79,7 @@ impl Hanging {
         if run(&["mkfs.ext4", "-q", &path(&image)]) && run(&mount) && run(&["which", "fsfreeze"]) {
             return Some(hanging);
         }
-        println!("skipped: cannot make a file system that hangs");
+        skip("cannot make a file system that hangs: it needs root, a loop device, mkfs.ext4 and fsfreeze");
         None
     }
 
@@ -222,6 +222,7 @@ fn shards_of(dir: &Path, step: u64, bytes: u64) -> ToSaver {
         replicated: false,
         format: Format::Dcp,
         time: None,
+        saved_in: None,
         shards: vec![shard(0), shard(1)],
     };
     let dir = Dir::try_from(dir.to_str().unwrap()).unwrap();

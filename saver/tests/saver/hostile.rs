@@ -52,7 +52,7 @@ fn descriptors(node: &Node) -> usize {
 #[test]
 fn another_user_is_refused() {
     if !getuid().is_root() {
-        println!("skipped: only root can become another user");
+        crate::support::skip("only root can become another user");
         return;
     }
     let node = Node::new();

@@ -1,5 +1,5 @@
 //! Savers as an agent starts them: real processes, real sockets, real files.
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests may panic and print, their helpers too")]
+#![expect(clippy::unwrap_used, reason = "tests may panic, their helpers too")]
 
 mod client;
 mod disks;

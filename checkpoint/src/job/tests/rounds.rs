@@ -249,7 +249,7 @@ fn a_step_that_is_reported_when_the_next_round_runs_from_an_older_one_does_not_c
     assert_eq!(job.persisted("a", 50, 0, 1), [send("a", order)]);
     // The same number of the round that runs.
     let again = job.on_persisted(now(10), &"a", &dir(), 50, (1, 0), file(50, 0, 1));
-    assert_eq!(again, [send("a", commit(50, 1))]);
+    assert_eq!(again, [send("a", commit_of(1, 50, 1))]);
 }
 
 #[test]
@@ -260,5 +260,36 @@ fn a_step_that_is_saved_again_gets_a_new_manifest() {
     job.end_round();
     let _nothing = job.begin_round(now(9), 1, 2, members(&["a"]));
     let again = job.on_persisted(now(10), &"a", &dir(), 5, (1, 0), file(5, 0, 1));
-    assert_eq!(again, [send("a", commit(5, 1))]);
+    assert_eq!(again, [send("a", commit_of(1, 5, 1))]);
+}
+
+#[test]
+fn what_workers_have_written_by_themselves_is_newer_than_what_is_in_memory() {
+    let mut job = job(&["a", "b"]);
+    job.complete("a", 5);
+    job.on_written_alone(now(6), &dir(), 7, 0);
+    let states = || vec![("a", vec![copy(0, &[6], &[])]), ("b", vec![copy(2, &[6], &[])])];
+    assert_eq!(next_round(&mut job, states()), (vec![disk(7, None)], vec![]));
+    // Of the round before it is of no use: the training has gone on from another step.
+    assert_eq!(job.on_written_alone(now(10), &dir(), 9, 0), []);
+    assert_eq!(job.committed(&dir()), Some(7));
+}
+
+#[test]
+fn a_later_round_may_write_older_steps_by_itself() {
+    let mut job = job(&["a", "b"]);
+    job.on_written_alone(now(6), &dir(), 7, 0);
+    assert_eq!(next_round(&mut job, vec![("a", vec![]), ("b", vec![])]), (vec![disk(7, None)], vec![]));
+    // Step 7 was damaged.
+    job.on_written_alone(now(10), &dir(), 3, 1);
+    assert_eq!(job.committed(&dir()), Some(3));
+}
+
+/// Its worker may start another one.
+#[test]
+fn a_node_whose_saver_is_lost_stays_a_member() {
+    let mut job = job(&["a", "b"]);
+    assert_eq!(job.on_saver_gone(now(5), &"a"), []);
+    let effects = job.on_written_alone(now(6), &dir(), 7, 0);
+    assert_eq!(effects, [vec![note_committed(7, 0)], to_all(&["a", "b"], &committed(7))].concat());
 }

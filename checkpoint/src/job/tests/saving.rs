@@ -33,7 +33,7 @@ fn shards_of_two_rounds_are_not_one_step() {
     assert_eq!(report(1, 2), []);
     // The old one does not come back.
     assert_eq!(report(0, 1), []);
-    assert_eq!(report(0, 2), [send("a", commit(5, 2))]);
+    assert_eq!(report(0, 2), [send("a", commit_of(2, 5, 2))]);
 }
 
 #[test]
@@ -277,4 +277,47 @@ fn the_tracker_does_not_go_back() {
         send("a", commit(7, 1)),
     ];
     assert_eq!(next, expected);
+}
+
+/// A worker without memory, or whose saver is gone, writes by itself: the job has not ordered it.
+#[test]
+fn a_step_that_a_worker_has_written_by_itself_counts() {
+    let mut job = job(&["a", "b"]);
+    job.complete("a", 5);
+    let effects = job.on_written_alone(now(6), &dir(), 7, 0);
+    assert_eq!(effects, [vec![note_committed(7, 0)], to_all(&["a", "b"], &committed(7))].concat());
+    assert_eq!(job.on_written_alone(now(6), &dir(), 7, 0), [], "said again");
+    assert_eq!(job.on_written_alone(now(6), &dir(), 6, 0), [], "said late");
+    assert_eq!(job.committed(&dir()), Some(7));
+}
+
+#[test]
+fn a_commit_that_was_on_its_way_meanwhile_does_not_set_the_job_back() {
+    let mut job = job(&["a", "b"]);
+    assert_eq!(job.persisted("a", 5, 0, 1), [send("a", commit(5, 1))]);
+    job.on_written_alone(now(6), &dir(), 7, 0);
+    assert_eq!(job.on_committed(now(7), &"a", &dir(), 5)[0], note_committed(5, 1));
+    assert_eq!(job.committed(&dir()), Some(7));
+}
+
+#[test]
+fn a_commit_whose_node_is_lost_is_not_made_behind_it() {
+    let mut job = job(&["a", "b"]);
+    assert_eq!(job.persisted("a", 5, 0, 1), [send("a", commit(5, 1))]);
+    job.on_written_alone(now(6), &dir(), 7, 0);
+    let reason = "a newer step is on disk";
+    let expected = [vec![note_failed(5, reason)], to_all(&["a", "b"], &fail(5, reason))].concat();
+    assert_eq!(job.on_saver_gone(now(7), &"a"), expected);
+}
+
+/// The order was passed on to another node, and both have carried it out.
+#[test]
+fn an_old_commit_that_is_said_late_does_not_count_again() {
+    let mut job = job(&["a", "b"]);
+    job.complete("a", 5);
+    job.complete("a", 7);
+    job.end_round();
+    assert_eq!(job.begin_round(now(9), 1, 4, members(&["a", "b"])).0, [disk(7, None)]);
+    assert_eq!(job.on_committed(now(10), &"b", &dir(), 5), []);
+    assert_eq!(job.committed(&dir()), Some(7));
 }

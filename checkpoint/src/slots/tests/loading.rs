@@ -246,3 +246,30 @@ fn memory_is_restored_when_a_newer_step_did_not_reach_the_disk() {
         assert_eq!(bench.agent(decided), [next]);
     }
 }
+
+/// The first rank has loaded the step, and saves it again while another one still waits for its header.
+#[test]
+fn a_slot_that_is_emptied_while_a_load_waits_for_it_is_answered_and_can_be_taken() {
+    let (mut bench, writer, slots) = restarted(vec![memory(2)]);
+    let reader = bench.admitted(Process(3), hello(0, 1, Role::Reader));
+    assert_eq!(bench.send(reader, load(None)), [Effect::ReadHeader { slot: slots[1] }]);
+    bench.send(writer, alloc(BYTES, LAYOUT));
+    let (slot, _) = bench.begin(writer, 2);
+    bench.commit(writer, 2, slot, Storage::Memory);
+    assert_eq!(bench.states()[1].1, "empty");
+    let read = bench.handle(Event::HeaderRead { slot: slots[1], result: Ok(header(2, 0, 1)) });
+    assert!(read.contains(&Effect::ReadFolder { dir: dir(), sweep: false }), "{read:?}");
+    bench.handle(Event::Disconnected { connection: reader });
+    let taken: Vec<SlotId> = (3..6).map(|step| bench.save(writer, step, Storage::Memory).0).collect();
+    assert!(taken.contains(&slots[1]), "{taken:?}");
+}
+
+/// The round is killed while files are read from a slow server: the next one does not wait for that.
+#[test]
+fn files_are_not_checked_for_a_client_that_is_gone() {
+    let (mut bench, writer, _) = restarted(vec![on_disk(3, None)]);
+    bench.send(writer, load(None));
+    let (check, _) = check_of(&bench.folder_read(&dir(), folder(3, &[3], 1)));
+    assert_eq!(bench.handle(Event::Disconnected { connection: writer }), [Effect::CancelCheck { check }]);
+    assert_eq!(checked(&mut bench, check, Err("given up")), []);
+}

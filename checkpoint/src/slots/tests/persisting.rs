@@ -3,6 +3,12 @@
 use super::*;
 use crate::message::WaitState;
 
+/// Of a step that is given up.
+fn removed(step: u64) -> Effect {
+    let (files, staged) = (vec![path(step, 0)], vec![path(step, 0)]);
+    Effect::Remove { dir: dir(), step, manifest: false, files, staged }
+}
+
 fn failed(step: u64, shard: Option<u32>, saved_in: Option<u32>, reason: &str) -> Effect {
     tell(FromSaver::Failed { dir: dir(), step, shard, saved_in, reason: reason.to_owned() })
 }
@@ -24,7 +30,7 @@ fn a_save_for_the_disk_is_waited_for_until_it_counts() {
     assert_eq!(bench.persisted(id, vec![sum(&path(5, 0))]), [persisted(5, 0, 0, 1)]);
     // The file alone does not count.
     let commit = ToSaver::Commit { dir: dir(), step: 5, manifest: Box::new(manifest(5, 1)) };
-    let write = Effect::WriteManifest { dir: dir(), manifest: Box::new(manifest(5, 1)) };
+    let write = Effect::WriteManifest { dir: dir(), manifest: Box::new(manifest(5, 1)), sets_tracker: true };
     assert_eq!(bench.agent(commit.clone()), std::slice::from_ref(&write));
     assert_eq!(bench.agent(commit.clone()), []);
     let written = bench.handle(Event::ManifestWritten { dir: dir(), step: 5, result: Ok(()) });
@@ -170,7 +176,7 @@ fn a_step_that_the_job_gives_up_is_removed() {
     assert_eq!(bench.send(writer, wait(Some(1))), []);
     let fail =
         ToSaver::Fail { dir: dir(), step: 1, saved_in: None, given_up: 1, reason: "too late".to_owned() };
-    let removed = Effect::Remove { dir: dir(), step: 1, manifest: false, files: vec![path(1, 0)] };
+    let removed = removed(1);
     let error = Some("too late".to_owned());
     let answer = reply(writer, Reply::Waited { state: WaitState::Failed, step: Some(1), error });
     assert_eq!(bench.agent(fail.clone()), [removed, answer]);
@@ -186,7 +192,7 @@ fn a_running_write_that_the_job_gives_up_is_ended_and_removed() {
         ToSaver::Fail { dir: dir(), step: 1, saved_in: None, given_up: 1, reason: "too late".to_owned() };
     assert_eq!(bench.agent(fail), [Effect::CancelPersist { persist: id }]);
     // It was too late for that as well.
-    let removed = Effect::Remove { dir: dir(), step: 1, manifest: false, files: vec![path(1, 0)] };
+    let removed = removed(1);
     assert_eq!(bench.persisted(id, vec![sum(&path(1, 0))]), [removed]);
     assert_eq!(bench.states()[0].1, "whole");
 }
@@ -218,6 +224,8 @@ fn files_at_a_place_of_the_users_own_are_not_removed() {
     let file = ShardFile { file: "last.pt".to_owned(), ..shard_file(1, 0, 1) };
     let shard = Box::new(file);
     assert_eq!(told, [tell(FromSaver::Persisted { dir: dir(), step: 1, saved_in: 0, given_up: 0, shard })]);
+    // But for what waits for that name.
+    let staged = vec!["/ckpt/last.pt".to_owned()];
     assert_eq!(
         bench.agent(ToSaver::Fail {
             dir: dir(),
@@ -226,7 +234,7 @@ fn files_at_a_place_of_the_users_own_are_not_removed() {
             given_up: 1,
             reason: "late".to_owned()
         }),
-        []
+        [Effect::Remove { dir: dir(), step: 1, manifest: false, files: Vec::new(), staged }]
     );
 }
 
@@ -254,7 +262,7 @@ fn a_step_that_is_wanted_again_waits_until_its_old_files_are_gone() {
     };
     let id = persist_id(&bench.agent(order()));
     bench.persisted(id, vec![sum(&path(1, 0))]);
-    let removed = Effect::Remove { dir: dir(), step: 1, manifest: false, files: vec![path(1, 0)] };
+    let removed = removed(1);
     assert_eq!(bench.agent(fail(1)), std::slice::from_ref(&removed));
     assert_eq!(bench.agent(order()), [Effect::ReadFolder { dir: dir(), sweep: false }]);
     let started = bench.folder_read(&dir(), Folder::default());
@@ -272,4 +280,39 @@ fn a_step_that_is_wanted_again_waits_until_its_old_files_are_gone() {
         written,
         [tell(FromSaver::Persisted { dir: dir(), step: 1, saved_in: 0, given_up: 2, shard })]
     );
+}
+
+/// What waits for the name of step 1 is replaced only when it is known whether that counts.
+#[test]
+fn a_path_that_is_used_again_is_written_when_the_step_before_is_decided() {
+    for counts in [true, false] {
+        let (mut bench, writer, _) = Bench::with_writer();
+        let save = |bench: &mut Bench, step: u64| {
+            let (slot, _) = bench.begin(writer, step);
+            let wish = Wish { storage: Storage::Disk, path: "/ckpt/last.pt".to_owned(), writes_disk: true };
+            bench.send(writer, Request::Commit { step, slot: slot.0, wish })
+        };
+        let first = persist_id(&save(&mut bench, 1));
+        bench.persisted(first, vec![sum("/ckpt/last.pt")]);
+        assert_eq!(save(&mut bench, 2), [done(writer, true)]);
+        let effects = match counts {
+            true => bench.agent(ToSaver::Committed { dir: dir(), step: 1 }),
+            false => {
+                let reason = "too late".to_owned();
+                let fail = ToSaver::Fail { dir: dir(), step: 1, saved_in: Some(0), given_up: 1, reason };
+                let effects = bench.agent(fail);
+                let staged = vec!["/ckpt/last.pt".to_owned()];
+                let (manifest, files) = (false, Vec::new());
+                assert_eq!(effects[0], Effect::Remove { dir: dir(), step: 1, manifest, files, staged });
+                effects
+            }
+        };
+        let second = persist_id(&effects);
+        assert!(
+            bench
+                .persisted(second, vec![sum("/ckpt/last.pt")])
+                .iter()
+                .any(|effect| matches!(effect, Effect::Tell(FromSaver::Persisted { step: 2, .. })))
+        );
+    }
 }

@@ -234,8 +234,12 @@ fn the_strategy_of_a_writer_deletes_old_steps() {
     bench.send(writer, Request::Hello(Hello { keep, ..hello(0, 1, Role::Writer) }));
     bench.folder_read(&dir(), folder(3, &[1, 2, 3], 1));
     let ordered = bench.agent(ToSaver::Commit { dir: dir(), step: 4, manifest: Box::new(manifest(4, 1)) });
-    assert_eq!(ordered, [Effect::WriteManifest { dir: dir(), manifest: Box::new(manifest(4, 1)) }]);
+    let manifest = Box::new(manifest(4, 1));
+    assert_eq!(ordered, [Effect::WriteManifest { dir: dir(), manifest, sets_tracker: true }]);
     let written = bench.handle(Event::ManifestWritten { dir: dir(), step: 4, result: Ok(()) });
-    let gone = |step| Effect::Remove { dir: dir(), step, manifest: true, files: vec![path(step, 0)] };
+    let gone = |step| {
+        let (files, staged) = (vec![path(step, 0)], Vec::new());
+        Effect::Remove { dir: dir(), step, manifest: true, files, staged }
+    };
     assert_eq!(written, [tell(FromSaver::Committed { dir: dir(), step: 4 }), gone(1), gone(2)]);
 }

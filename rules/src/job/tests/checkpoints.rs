@@ -116,6 +116,26 @@ fn the_next_round_restores_the_newest_step_that_all_nodes_have_in_memory() {
 }
 
 #[test]
+fn the_next_round_restores_what_workers_have_written_by_themselves_if_it_is_newer() {
+    let mut test = saving();
+    assert_eq!(test.in_memory("a", pair(0, &[7], &[]), false), []);
+    let _told = test.says("a", CheckpointReport::WrittenAlone { dir: dir(), step: 9, round: 0 });
+    let _regroup = test.workers_fail("a", 0, false);
+    assert_eq!(test.rejoin_with("a", 0, pair(0, &[7], &[])), []);
+    assert_eq!(test.rejoin_with("b", 0, pair(2, &[7], &[])), placed(1, &["a", "b"]));
+    assert_eq!(test.hosted("a", 1), restores(1, 9, RestoreSource::Disk, None));
+}
+
+/// A node that the job has given up comes back, and says first what is on disk: the round begins as it joins.
+#[test]
+fn what_a_node_that_comes_back_has_written_counts_before_it_joins() {
+    let mut test = saving();
+    let _regroup = test.lose("b");
+    let _told = test.says("b", CheckpointReport::WrittenAlone { dir: dir(), step: 9, round: 0 });
+    assert_eq!(test.job.step_on_disk(&dir()), Some(9));
+}
+
+#[test]
 fn a_node_that_is_replaced_takes_the_memory_of_the_others_with_it() {
     let mut test = saving();
     for (name, first) in [("a", 0), ("b", 2)] {

@@ -179,7 +179,6 @@ fn a_saver_that_dies_is_started_again_with_the_next_workers() {
         group.handle(at(2), Event::SaverEnded { reason: reason.clone() }),
         [notify(CheckpointNotice::SaverEnded { reason }), report(CheckpointReport::Closed)]
     );
-    assert!(!group.wants_saver(), "not before the next round");
     let _stop = group.handle(at(10), exited(0, 0, CODE));
     assert_eq!(group.handle(at(11), gone(0)), [join(1, Some(0))], "there is nothing to wait for");
     let assignment = assignment(1, 1);
@@ -187,6 +186,45 @@ fn a_saver_that_dies_is_started_again_with_the_next_workers() {
         group.handle(at(13), Event::Pushed(Push::Assigned(assignment.clone())))[..3],
         [Effect::StartSaver, round(1, false), report(CheckpointReport::Kept)]
     );
+}
+
+/// A worker that has written a step by itself tells it a saver, so that the job knows.
+#[test]
+fn a_saver_that_dies_is_started_again_at_the_next_connection() {
+    let mut group = saving(3);
+    let lost = || Event::SaverEnded { reason: "killed by SIGKILL".to_owned() };
+    for _ in 0..2 {
+        let _told = group.handle(at(2), lost());
+        assert!(group.wants_saver());
+        assert_eq!(
+            group.handle(at(3), Event::SaverWanted),
+            [Effect::StartSaver, round(0, false), report(CheckpointReport::Kept)]
+        );
+    }
+    let _told = group.handle(at(4), lost());
+    assert!(!group.wants_saver(), "what has killed three of them kills the next one too");
+}
+
+#[test]
+fn what_workers_have_written_by_themselves_is_said_again_before_the_node_joins() {
+    let mut group = saving(3);
+    let written = |step| says(FromSaver::WrittenAlone { dir: dir(), step, round: 0 });
+    let reported = |step| report(CheckpointReport::WrittenAlone { dir: dir(), step, round: 0 });
+    assert_eq!(group.handle(at(2), written(5)), [reported(5)]);
+    let _told = group.handle(at(3), away());
+    assert_eq!(group.handle(at(4), written(6)), []);
+    let _stop = group.handle(at(10), exited(0, 0, CODE));
+    assert_eq!(group.handle(at(11), gone(0)), [workers_gone(0)]);
+    // Whatever becomes of the saver.
+    let _lost = group.handle(at(12), Event::SaverEnded { reason: "killed by SIGKILL".to_owned() });
+    assert_eq!(
+        group.handle(at(13), Event::MasterBack),
+        [Effect::Notify(Notice::MasterBack), reported(6), join(1, Some(0))]
+    );
+    let _prepare = group.handle(at(14), Event::Pushed(Push::Assigned(assignment(1, 1))));
+    let _told = group.handle(at(15), away());
+    let back = group.handle(at(16), Event::MasterBack);
+    assert!(!back.contains(&reported(6)), "that round is over: {back:?}");
 }
 
 #[test]
@@ -243,6 +281,7 @@ fn orders_go_to_the_saver_and_without_one_a_manifest_fails() {
         replicated: true,
         format: checkpoint::message::Format::Pt,
         time: None,
+        saved_in: None,
         shards: Vec::new(),
     };
     let commit = Order::Commit { dir: dir(), step: 5, manifest: Box::new(manifest) };

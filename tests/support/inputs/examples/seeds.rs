@@ -538,6 +538,7 @@ fn manifest() -> Manifest {
         replicated: false,
         format: Format::Dcp,
         time: None,
+        saved_in: Some(3),
         shards: vec![shard_file(0), shard_file(1)],
     }
 }
@@ -586,6 +587,7 @@ fn messages() -> Vec<(u8, Vec<u8>)> {
         CheckpointReport::InMemory { shards: vec![shard_state(0), shard_state(1)], last: true },
         persisted(1),
         CheckpointReport::Committed { dir: dir.clone(), step },
+        CheckpointReport::WrittenAlone { dir: dir.clone(), step, round: 3 },
         CheckpointReport::Failed { dir, step, shard: Some(1), saved_in: Some(0), reason: "r".into() },
         CheckpointReport::Closed,
     ] {

@@ -156,7 +156,8 @@ impl Simulation {
             self.checks.charged.remove(&request.node_id);
         }
         if let Event::CheckpointReported { report, .. } = event
-            && let CheckpointReport::Committed { step, .. } = &**report
+            && let CheckpointReport::Committed { step, .. } | CheckpointReport::WrittenAlone { step, .. } =
+                &**report
         {
             self.checks.committed = Some(*step);
         }

@@ -159,6 +159,7 @@ pub(crate) enum Action {
         saver: u64,
         dir: Dir,
         manifest: Box<Manifest>,
+        sets_tracker: bool,
     },
     /// A saver asks that of another node for a slot.
     FetchAsks {

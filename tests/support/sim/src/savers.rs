@@ -7,7 +7,7 @@ use checkpoint::{
     Moment as SaverMoment,
     header::Header,
     manifest::{Folder, Manifest, Tracker},
-    message::{Endpoint, FileSum, FromSaver, Reply, ToSaver},
+    message::{Endpoint, FileSum, Format, FromSaver, Reply, ShardFile, ToSaver},
     slots::{
         Connection, Effect, Event as SaverEvent, FetchId, FetchOrder, Fetched, FileCheck, Persist, PersistId,
         Process, Saver, SendId, Sent, Settings, SlotId, Written,
@@ -178,9 +178,9 @@ impl Simulation {
                 }
                 return;
             }
-            Effect::WriteManifest { dir, manifest } => {
+            Effect::WriteManifest { dir, manifest, sets_tracker } => {
                 let wait = self.prng.millis(1, 50);
-                let action = Action::ManifestWritten { life, saver: number, dir, manifest };
+                let action = Action::ManifestWritten { life, saver: number, dir, manifest, sets_tracker };
                 return self.after(wait, action);
             }
             Effect::ReadFolder { dir, .. } => SaverEvent::FolderRead { dir, result: Ok(self.disk.folder()) },
@@ -188,6 +188,8 @@ impl Simulation {
                 check,
                 result: files.iter().try_for_each(|file| self.disk.check(file)),
             },
+            // It ends all the same, and nothing waits for it.
+            Effect::CancelCheck { .. } => return,
             Effect::Remove { step, manifest, files, .. } => {
                 if manifest {
                     self.disk.manifests.remove(&step);
@@ -298,6 +300,7 @@ impl Simulation {
         number: u64,
         dir: checkpoint::message::Dir,
         manifest: Manifest,
+        sets_tracker: bool,
     ) {
         if self.lives[life].saver.as_ref().is_none_or(|saver| saver.number != number) {
             return;
@@ -315,7 +318,9 @@ impl Simulation {
             self.fail(|| format!("step {step} is committed, and {why}: {manifest:?}"));
         }
         self.disk.manifests.insert(step, manifest);
-        self.disk.tracker = Some(step);
+        if sets_tracker {
+            self.disk.tracker = Some(step);
+        }
         self.saver_hears(life, number, SaverEvent::ManifestWritten { dir, step, result: Ok(()) });
     }
 
@@ -449,6 +454,33 @@ impl Disk {
             Some((_, crc32)) if *crc32 != [found.course] => Err(format!("{} has other bytes", file.path)),
             _ => Ok(()),
         }
+    }
+
+    /// A worker writes a state that is the same on all ranks by itself.
+    pub(crate) fn write_alone(&mut self, content: Content, world: u32) {
+        let Content { step, course, .. } = content;
+        let file = format!("{step}/rank_0.pt");
+        self.files.insert(format!("/ckpt/{file}"), content);
+        let (shard, rank, n_shards, replicated, format) = (0, 0, 1, true, Format::Pt);
+        let (bytes, chunk_bytes, crc32, also) = (1, 64 << 20, vec![course], Vec::new());
+        let shards = vec![ShardFile {
+            shard,
+            rank,
+            n_shards,
+            world,
+            replicated,
+            format,
+            file,
+            bytes,
+            chunk_bytes,
+            crc32,
+            also,
+        }];
+        let (version, time, saved_in) = (checkpoint::manifest::VERSION, None, None);
+        let manifest =
+            Manifest { version, step, world, n_shards, replicated, format, time, saved_in, shards };
+        self.manifests.insert(step, manifest);
+        self.tracker = Some(step);
     }
 
     /// Every shard is there, and all of them are of one course of the training.

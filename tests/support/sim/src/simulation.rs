@@ -284,8 +284,8 @@ impl Simulation {
             Action::Persisted { life, saver, persist, content, fails } => {
                 self.on_persisted(life, saver, *persist, content, fails);
             }
-            Action::ManifestWritten { life, saver, dir, manifest } => {
-                self.on_manifest_written(life, saver, dir, *manifest);
+            Action::ManifestWritten { life, saver, dir, manifest, sets_tracker } => {
+                self.on_manifest_written(life, saver, dir, *manifest, sets_tracker);
             }
             Action::FetchAsks { life, saver, order } => self.on_fetch_asks(life, saver, *order),
             Action::SlotSent { life, saver, send } => self.on_slot_sent(life, saver, send),

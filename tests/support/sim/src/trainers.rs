@@ -39,6 +39,8 @@ enum Phase {
         slot: u64,
     },
     Committing,
+    /// It has written its state by itself, and tells a saver.
+    Telling,
 }
 
 /// A worker's client.
@@ -133,6 +135,7 @@ impl Simulation {
                 self.make_step(life, local_rank, turn, saves.every);
             }
             Phase::Copying { slot } => self.copied(life, local_rank, slot),
+            Phase::Telling => self.tell_alone(life, local_rank, turn, saves.every),
             Phase::Hello | Phase::Loading | Phase::Allocating | Phase::Beginning | Phase::Committing => {}
         }
     }
@@ -198,7 +201,42 @@ impl Simulation {
             self.enter(life, local_rank, Phase::Beginning);
             return self.ask_saver(life, local_rank, Request::Begin { step, layout_id: LAYOUT, wait: true });
         }
+        let saves = self.plan.saves.filter(|saves| saves.replicated && step.is_multiple_of(saves.disk_every));
+        if saves.is_some() && trainer.rank == 0 {
+            let world = trainer.world;
+            let course = self.course_of(life, local_rank).number;
+            self.disk.write_alone(Content { step, course, shard: 0 }, world);
+            self.enter(life, local_rank, Phase::Telling);
+            return self.tell_alone(life, local_rank, turn, every);
+        }
         self.step_made(life, local_rank, step);
+        self.after(every, turn);
+    }
+
+    /// By a connection of its own, which starts a saver when there is none.
+    fn tell_alone(&mut self, life: LifeId, local_rank: LocalRank, turn: Action, every: Duration) {
+        let wants_saver = self.lives[life].group.wants_saver();
+        let process = Process(self.checks.next_spawn());
+        let trainer = &self.lives[life].trainers[&local_rank];
+        let (step, round) = (trainer.at + 1, Some(trainer.round.0));
+        match &mut self.lives[life].saver {
+            Some(saver) => {
+                let (number, connection) = (saver.number, saver.connect());
+                let run_id = self.plan.terms.run_id.0.clone();
+                let request = Request::WrittenAlone { v: VERSION, run_id, dir: dir(), step, round };
+                self.client_says(life, number, SaverEvent::Connected { connection, process });
+                self.client_says(life, number, SaverEvent::Received { connection, request: Ok(request) });
+                self.client_died(life, number, connection, process);
+            }
+            None if wants_saver => {
+                self.locally(Duration::ZERO, life, Event::SaverWanted);
+                return self.after(RETRY, turn);
+            }
+            // Too many have died.
+            None => {}
+        }
+        self.step_made(life, local_rank, step);
+        self.enter(life, local_rank, Phase::Training);
         self.after(every, turn);
     }
 
@@ -255,7 +293,7 @@ impl Simulation {
                 (trainer.phase, Action::WorkerDies { life, spawn, local_rank, cause })
             }
             // It has a turn.
-            Phase::Start | Phase::Training => return,
+            Phase::Start | Phase::Training | Phase::Telling => return,
             Phase::Copying { .. } => {
                 trainer.phase = Phase::Training;
                 return;

@@ -15,7 +15,7 @@ from .slot import Slot
 # The address of the saver.
 VARIABLE = "DLROVER_CKPT_SOCK"
 
-_PROTOCOL = 1
+PROTOCOL = 1
 
 # Seconds until the first answer: the saver itself waits 10 s for what the agent tells it of this round.
 _HELLO_TIMEOUT = 30.0
@@ -261,7 +261,7 @@ class Saver:
     def _hello(self, address, deadline):
         self._slots, self._layout = {}, None
         identity = self.identity
-        hello = {"type": "hello", "v": _PROTOCOL}
+        hello = {"type": "hello", "v": PROTOCOL}
         for name in _SAID.split():
             hello[name] = getattr(identity, name)
         while True:

@@ -1,9 +1,19 @@
 """Saves without a saver: this process writes the files itself, and training waits."""
 
 import os
+import time
 
 from . import documents, plain_file
+from .connection import Connection
+from .errors import SaverLost, SaverRefused
 from .notices import say_once
+from .saver import PROTOCOL, VARIABLE
+
+# Seconds until it is known that the job was told: the saver waits 10 s for what the agent tells it of this round.
+_TELL_TIMEOUT = 12.0
+
+# A connection that the dying saver had accepted ends; the next one starts another saver.
+_TELL_ATTEMPTS, _TELL_PAUSE = 3, 0.2
 
 
 def write_file(identity, step, state, path):
@@ -37,10 +47,46 @@ def commit(identity, step, shards):
     manifest["shards"] = sorted(shards, key=lambda shard: shard["shard"])
     documents.write_manifest(identity.dir, manifest)
     documents.write_tracker(identity.dir, step)
+    _tell_job(identity, step)
     try:
         _delete_older(identity.dir, step, identity.keep)
     except Exception as error:
         say_once("delete", "older checkpoints in %s cannot be deleted, so they stay: %s" % (identity.dir, error))
+
+
+def _tell_job(identity, step):
+    """Tells the job, by the saver of this node, that the step counts: the next round must not restore an older one.
+
+    The job knows only what savers have told it. When a saver was lost, this connection starts another one.
+    """
+    address = os.environ.get(VARIABLE)
+    if not address:
+        # Not started by dlrover-run: the tracker decides what the next run restores.
+        return
+    request = {"type": "written_alone", "v": PROTOCOL, "step": step}
+    request.update(run_id=identity.run_id, dir=identity.dir, round=identity.round)
+    deadline = time.monotonic() + _TELL_TIMEOUT
+    for attempt in range(_TELL_ATTEMPTS):
+        try:
+            connection = Connection(address, deadline)
+            try:
+                connection.request(request, "done", deadline)
+                return
+            finally:
+                connection.close()
+        except SaverRefused as error:
+            failure = error
+            break
+        except SaverLost as error:
+            failure = error
+            if error.timed_out:
+                break
+            time.sleep(_TELL_PAUSE * attempt)
+    say_once(
+        "tell",
+        "step %d is on disk in %s, but the job could not be told: %s. If workers are restarted now, they may restore an "
+        "older step; a run that is started anew restores this one" % (step, identity.dir, failure),
+    )
 
 
 def _delete_older(directory, committed, keep):
