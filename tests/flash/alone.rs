@@ -196,7 +196,8 @@ fn what_workers_save_after_the_death_of_their_saver_is_what_the_next_ones_load()
     wait_for("the message", || run.stderr().contains("the saver of this node ended").then_some(()));
     run.touch("killed");
     kill_pid(&run.await_file("0.0.alive"));
-    assert_eq!(loaded_by(&run, 0, 1), from("disk", 30));
+    // The next saver may have taken it already.
+    assert_eq!(loaded_by(&run, 0, 1).1, Some(30));
     let _outcome = run.finish().expect_code(0);
     assert_eq!(folder.step(), Some(30));
 }
