@@ -164,7 +164,6 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
     }
 
     /// The member that the fewest others read a step from, for one more.
-    #[expect(clippy::too_many_arguments, reason = "what is fetched, and what is known of those that have it")]
     fn next_source(
         &self,
         folder: &JobFolder<N>,

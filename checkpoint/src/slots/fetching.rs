@@ -89,11 +89,13 @@ impl Saver {
             && (1..=MAX_WORLD).contains(&n_shards)
             && shard < n_shards;
         if !is_valid {
-            return Err(format!("shard {shard} of {n_shards} with {bytes} bytes cannot be"));
+            return Err(format!(
+                "the order is invalid: shard {shard} of {n_shards}, step {step}, {bytes} bytes"
+            ));
         }
         let id = ShardId { dir: dir.clone(), shard };
         if !self.shards.contains_key(&id) && !self.has_room_for_shard(&id) {
-            return Err("this node has as many shards as it can have".to_owned());
+            return Err("this node has the maximum number of shards".to_owned());
         }
         // The other node says the rest with the bytes.
         let facts = Facts { n_shards, replicated, rank: 0, world: 0, format: Format::Pt, replicas: 0 };
