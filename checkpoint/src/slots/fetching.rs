@@ -99,8 +99,14 @@ impl Saver {
         }
         // The other node says the rest with the bytes.
         let facts = Facts { n_shards, replicated, rank: 0, world: 0, format: Format::Pt, replicas: 0 };
-        let known = self.shards.entry(id.clone()).or_insert_with(|| Shard::new(facts));
-        if (known.facts.n_shards, known.facts.replicated) != (n_shards, replicated) {
+        let known = self.shards.entry(id.clone()).or_insert_with(|| Shard::new(facts.clone()));
+        let is_other = |of: &Facts| (of.n_shards, of.replicated) != (n_shards, replicated);
+        if is_other(&known.facts) && known.writer.is_none() {
+            // What is in memory is a part of something else.
+            known.void(|_| false, "the number of shards has changed");
+            known.facts = facts;
+        }
+        if is_other(&known.facts) {
             return Err(format!(
                 "the state has {} shards on this node, not {n_shards}",
                 known.facts.n_shards

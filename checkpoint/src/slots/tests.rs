@@ -3,6 +3,7 @@
 mod alone;
 mod crashes;
 mod ending;
+mod fetching;
 mod hostile;
 mod loading;
 mod persisting;

@@ -10,3 +10,4 @@ mod loading;
 mod parent;
 mod saving;
 mod support;
+mod transfers;
