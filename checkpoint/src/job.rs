@@ -70,6 +70,8 @@ pub struct JobCheckpoints<N: Ord> {
     /// Of the round that runs, or ran last, in the order of their ranks.
     members: Vec<Member<N>>,
     points: Vec<RestorePoint>,
+    /// The members of the last round with their first ranks, also those that are gone since.
+    before: Vec<(N, u32)>,
     /// After a failure: the members that have not said yet what they have in memory.
     awaited: Option<BTreeSet<N>>,
     dirs: BTreeMap<Dir, JobFolder<N>>,
@@ -85,6 +87,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
             round: 0,
             members: Vec::new(),
             points: Vec::new(),
+            before: Vec::new(),
             awaited: None,
             dirs: BTreeMap::new(),
         }
@@ -147,6 +150,10 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         let (seconds, until) = (self.save_timeout_ms / 1000, now.plus(self.save_timeout_ms));
         let (mut effects, mut late) = (self.end_late_fetches(now), Vec::new());
         for (dir, folder) in &mut self.dirs {
+            if folder.is_restoring() {
+                // Nothing counts before it is decided what is restored.
+                folder.saves.values_mut().for_each(|save| save.until = save.until.max(until));
+            }
             for (step, save) in folder.saves.iter_mut().filter(|(_, save)| save.until <= now) {
                 if let (Some(node), Some(manifest)) = (save.committer.clone(), save.manifest(*step)) {
                     save.until = until;

@@ -76,6 +76,8 @@ pub struct Saver {
     must_tell_state: bool,
     bytes_per_second: Option<u64>,
     is_listening: bool,
+    /// Replicas that could not be fetched.
+    replica_failures: u64,
     /// Orders about fetches of a round that is still to begin here.
     early: Vec<ToSaver>,
     /// Where other nodes reach this saver.
@@ -103,6 +105,7 @@ impl Saver {
             must_tell_state: false,
             bytes_per_second: None,
             is_listening: false,
+            replica_failures: 0,
             early: Vec::new(),
             endpoint: None,
             count: 0,

@@ -189,6 +189,7 @@ fn own(points: &[RestorePoint], first_rank: u32) -> Vec<RestorePoint> {
     let mut points = points.to_vec();
     for fetched in points.iter_mut().filter_map(|point| point.fetched.as_mut()) {
         fetched.fetches.retain(|(rank, _)| *rank == first_rank);
+        fetched.void.retain(|rank| *rank == first_rank);
     }
     points
 }

@@ -10,6 +10,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
     /// were told to: the job master that told them is gone, with all that it knew. Nothing is given up, since members may
     /// have more to say.
     pub fn take_over(&mut self, round: u32, members: Vec<Member<N>>) {
+        self.before = members.iter().map(|member| (member.node.clone(), member.first_rank)).collect();
         (self.round, self.members, self.awaited) = (round, members, None);
         self.points.clear();
         self.dirs.values_mut().for_each(super::JobFolder::forget_fetches);
@@ -22,6 +23,10 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         let dirs: Vec<Dir> = self.dirs.keys().cloned().collect();
         let mut effects = Vec::new();
         for dir in &dirs {
+            if let Some(folder) = self.dirs.get_mut(dir) {
+                folder.forget_fetches();
+            }
+            effects.extend(self.commit_next(now, dir));
             effects.extend(self.coordinate(now, dir));
             for (step, nodes) in self.vain_wishes(dir) {
                 let reason = "not all nodes have it in memory at the end of the job";

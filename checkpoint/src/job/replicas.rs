@@ -217,6 +217,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         plan: FetchPlan<N>,
         memory: Option<u64>,
         is_breakpoint: bool,
+        void: Vec<u32>,
     ) -> Option<FetchedStep> {
         let FetchPlan { step, missing } = plan;
         let folder = self.dirs.get(dir)?;
@@ -229,7 +230,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         let until = now.plus(self.save_timeout_ms);
         let restoring = Restoring { step, memory, missing, nodes, until, is_breakpoint, decided: None };
         self.dirs.get_mut(dir)?.restoring = Some(restoring);
-        Some(FetchedStep { step, fetches })
+        Some(FetchedStep { step, fetches, void })
     }
 
     /// A node has said what it has in memory.
@@ -294,12 +295,12 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         let mut lost = Vec::new();
         for (dir, folder) in &mut self.dirs {
             folder.replicas.retain(|it| it.node != *node);
-            let restoring = folder.restoring.as_ref().filter(|it| it.is_open());
-            if restoring.is_some_and(|it| it.missing.iter().any(|missing| missing.node == *node)) {
+            // Its own ranks restore the step too, whether it has fetched anything or not.
+            if folder.is_restoring() {
                 lost.push(dir.clone());
             }
         }
-        let reason = "the saver of a node that was to fetch it has ended";
+        let reason = "the saver of a node has ended";
         let decided = Decided::NotFetched { reason: reason.to_owned() };
         lost.into_iter().flat_map(|dir| self.decide(now, &dir, decided.clone())).collect()
     }
@@ -402,8 +403,13 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         }
         let mut begun = Vec::new();
         let mut is_behind = false;
+        let under_way: BTreeSet<(u32, &N)> = folder.replicas.iter().map(|it| (it.shard, &it.node)).collect();
         for shard in 0..facts.n_shards {
-            let owner = self.members.iter().enumerate().find_map(|(at, member)| {
+            // All holders of a shard name its rank, and members are in the order of their ranks.
+            let rank = folder.holders.of_shard(shard).next().map(|(_, state)| state.rank);
+            let owner = rank.and_then(|rank| {
+                let at = self.members.partition_point(|member| member.first_rank <= rank).checked_sub(1)?;
+                let member = self.members.get(at)?;
                 let state = folder.holders.state(&member.node, shard)?;
                 let is_own = has_own(member, facts, state) && state.steps.contains(&step);
                 is_own.then_some((at, member, state.replicas.min(MAX_REPLICAS) as usize))
@@ -414,7 +420,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
                 if folder.holds(&to.node, shard, step) {
                     continue;
                 }
-                if folder.replicas.iter().any(|it| it.node == to.node && it.shard == shard) {
+                if under_way.contains(&(shard, &to.node)) {
                     is_behind = true;
                     continue;
                 }

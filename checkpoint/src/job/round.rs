@@ -28,12 +28,14 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         now: Moment,
         round: u32,
         world: u32,
-        members: Vec<Member<N>>,
+        mut members: Vec<Member<N>>,
     ) -> (Vec<RestorePoint>, Vec<Effect<N>>) {
+        let returned = self.compare_with_before(&mut members);
         self.members = members;
         let is_member = |node: &N| self.members.iter().any(|member| member.node == *node);
         for folder in self.dirs.values_mut() {
             folder.holders.retain(is_member);
+            returned.iter().for_each(|(node, _)| folder.holders.remove(node));
             folder.forget_fetches();
             // A saver that was gone may be there again.
             folder.saves.values_mut().for_each(|save| save.unable.retain(|node| !is_member(node)));
@@ -63,7 +65,9 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
             if let Some(folder) = self.dirs.get_mut(dir) {
                 folder.holders.keep_up_to(plan.as_ref().map(|plan| plan.step).or(memory));
             }
-            let fetched = plan.and_then(|plan| self.start_restoring(now, dir, plan, memory, was_broken));
+            let void: Vec<u32> = returned.iter().map(|(_, first_rank)| *first_rank).collect();
+            let fetched =
+                plan.and_then(|plan| self.start_restoring(now, dir, plan, memory, was_broken, void));
             let given_up = pending.and_then(|step| self.dirs.get(dir)?.failed.get(&step));
             let given_up = given_up.map_or(0, |failure| failure.count);
             let (step, source) = match memory {
@@ -80,6 +84,24 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         // Savers wait for the job's word about what they still have of earlier rounds.
         effects.extend(dirs.iter().flat_map(|dir| self.coordinate(now, dir)));
         (points, effects)
+    }
+
+    /// Compares the members of a round with those of the round before. What a node with other ranks than before has of
+    /// shards, its agent has it give up. The memory of a node that has missed a round is of an earlier course of the
+    /// training; returns those, with their first ranks.
+    fn compare_with_before(&mut self, members: &mut [Member<N>]) -> Vec<(N, u32)> {
+        let now = members.iter().map(|member| (member.node.clone(), member.first_rank)).collect();
+        let before: BTreeMap<N, u32> = std::mem::replace(&mut self.before, now).into_iter().collect();
+        let mut returned = Vec::new();
+        for member in members {
+            match before.get(&member.node) {
+                Some(first_rank) => member.is_void |= *first_rank != member.first_rank,
+                // Without memory of its own, the job cannot tell them from others.
+                None if before.is_empty() => {}
+                None => returned.push((member.node.clone(), member.first_rank)),
+            }
+        }
+        returned
     }
 
     /// A newer step than `restored`, or that one, which nodes can fetch. Not while a newer step is about to count: that can

@@ -211,4 +211,8 @@ pub struct FetchedStep {
     pub step: u64,
     /// What is fetched, each with the first rank of the node that fetches it. A node is told of its own.
     pub fetches: Vec<(u32, Fetch)>,
+    /// The first ranks of nodes that were not in the round before: what they have in memory is of an earlier course of the
+    /// training, whose steps have the same numbers, and goes first. A node is told of its own.
+    #[serde(default)]
+    pub void: Vec<u32>,
 }

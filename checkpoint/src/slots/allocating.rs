@@ -39,14 +39,16 @@ impl Saver {
         let fits = |layout: &Layout| layout.id == layout_id && layout.bytes >= bytes;
         let there = shard.layout.filter(fits);
         let count = there.map_or(0, |_| u32::try_from(shard.current().count()).unwrap_or(u32::MAX));
-        if count >= FEWEST {
+        let wanted = slots.unwrap_or(SLOTS);
+        let missing = wanted.saturating_sub(count);
+        let has_room = there.is_some_and(|it| it.bytes.saturating_mul(u64::from(missing)) <= self.room());
+        if count >= FEWEST && (missing == 0 || !has_room) {
             let slots: Vec<SlotId> = shard.current().map(|slot| slot.id).collect();
             let offers = shard.current().map(|slot| SlotOffer { id: slot.id.0, bytes: slot.layout.bytes });
             let reply = Reply::Allocated { slots: offers.collect() };
             return Some((reply, Fds::Writable(slots)));
         }
         self.abort_write(&id, process);
-        let wanted = slots.unwrap_or(SLOTS);
         // What was fetched from another node is one of them.
         let bytes = there.map_or(bytes, |layout| layout.bytes);
         match self.make_room(&id, bytes, wanted, count) {
@@ -95,7 +97,7 @@ impl Saver {
     }
 
     /// Frees slots of the layout so far. The newest whole step stays, unless it is to go as well.
-    fn retire(&mut self, id: &ShardId, newest_too: bool) {
+    pub(super) fn retire(&mut self, id: &ShardId, newest_too: bool) {
         let Some(shard) = self.shards.get_mut(id) else { return };
         let newest = shard.newest().map(|slot| slot.id);
         let stays = |slot: &Slot| !slot.is_free() || newest == Some(slot.id) && !newest_too;
@@ -111,13 +113,17 @@ impl Saver {
     pub(super) fn free_abandoned(&mut self, but: &ShardId, whole_too: bool) {
         let used: BTreeSet<&ShardId> =
             self.clients.values().filter_map(|client| Some(&client.identity.as_ref()?.shard)).collect();
-        let is_restored = |id: &ShardId, step: u64| {
+        let is_restored = |id: &ShardId, shard: &Shard, step: u64| {
             let point = self.terms.as_ref().and_then(|terms| terms.restore.get(&id.dir));
-            point.is_some_and(|point| point.source == RestoreSource::Memory && point.step == step)
+            point.is_some_and(|point| match &point.fetched {
+                Some(fetched) => fetched.step == step,
+                // What this node saves goes before what it keeps for others.
+                None => !shard.is_replica && point.source == RestoreSource::Memory && point.step == step,
+            })
         };
         let is_abandoned = |id: &ShardId, shard: &Shard| {
             let newest = shard.newest().and_then(Slot::held);
-            let is_needed = newest.is_some_and(|held| !whole_too || is_restored(id, held.step));
+            let is_needed = newest.is_some_and(|held| !whole_too || is_restored(id, shard, held.step));
             id != but && !used.contains(id) && shard.is_idle() && !is_needed
         };
         let abandoned = self.shards.iter().filter(|(id, shard)| is_abandoned(id, shard));

@@ -161,6 +161,11 @@ impl Saver {
             self.start_fetch(id, fetch);
             return Ok(());
         }
+        if shard.is_replica && layout.is_none() {
+            // The state has another layout now. Its newest step of the one before stays until there is one of this.
+            self.retire(id, false);
+        }
+        let Some(shard) = self.shards.get_mut(id) else { return Ok(()) };
         if shard.is_replica && shard.slots.len() + shard.unallocated() >= REPLICA_SLOTS {
             return Err("no slot of the replica can be taken".to_owned());
         }
@@ -294,6 +299,17 @@ impl Saver {
     }
 
     fn fetch_failed(&mut self, dir: Dir, step: u64, shard: u32, reason: &str) {
+        let id = ShardId { dir: dir.clone(), shard };
+        if self.shards.get(&id).is_some_and(|shard| shard.is_replica) {
+            // It is nothing that a worker waits for, and may fail for each step.
+            self.replica_failures += 1;
+            if self.replica_failures.is_power_of_two() {
+                self.warn(format!(
+                    "{dir}: this node has no replica of shard {shard} of step {step}: {reason}; failed so far: {}",
+                    self.replica_failures
+                ));
+            }
+        }
         self.tell(FromSaver::FetchFailed { dir, step, shard, reason: cut(reason) });
     }
 

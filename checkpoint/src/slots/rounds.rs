@@ -89,6 +89,7 @@ impl Saver {
             let is_void = memory_is_void && !shard.facts.replicated;
             let point = terms.restore.get(&id.dir).filter(|_| !is_void);
             let last = point.and_then(|point| match &point.fetched {
+                Some(fetched) if fetched.void.contains(&terms.first_rank) => None,
                 Some(fetched) => Some(fetched.step),
                 None => (point.source == RestoreSource::Memory).then_some(point.step),
             });

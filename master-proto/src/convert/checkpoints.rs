@@ -524,9 +524,10 @@ impl TryFrom<pb::CheckpointOrder> for Order {
 }
 
 pub(super) fn restored(points: Vec<RestorePoint>) -> Vec<pb::RestorePoint> {
-    let fetched = |FetchedStep { step, fetches }| pb::FetchedStep {
+    let fetched = |FetchedStep { step, fetches, void }| pb::FetchedStep {
         step,
         fetches: fetches.into_iter().map(|(_, fetch)| fetch_of(fetch)).collect(),
+        void: !void.is_empty(),
     };
     let point = |RestorePoint { dir, step, source, pending, given_up, fetched: step_of }: RestorePoint| {
         let source = match source {
@@ -570,7 +571,8 @@ fn fetched_step(wire: pb::FetchedStep, first_rank: u32) -> Result<FetchedStep, C
         return Err(ConvertError::TooLong { field: "assignment.restore.fetches", length, max: MAX_FETCHES });
     }
     let fetches = wire.fetches.into_iter().map(|wire| Ok((first_rank, fetch(wire)?)));
-    Ok(FetchedStep { step: step(wire.step)?, fetches: fetches.collect::<Result<_, _>>()? })
+    let void = if wire.void { vec![first_rank] } else { Vec::new() };
+    Ok(FetchedStep { step: step(wire.step)?, fetches: fetches.collect::<Result<_, _>>()?, void })
 }
 
 #[cfg(test)]
@@ -716,7 +718,7 @@ mod tests {
             let dir = folder("/ckpt");
             RestorePoint { dir, step: 40, source, pending, given_up, fetched: None }
         };
-        let fetched = FetchedStep { step: 50, fetches: vec![(8, one_fetch())] };
+        let fetched = FetchedStep { step: 50, fetches: vec![(8, one_fetch())], void: vec![8] };
         let points = vec![
             point(RestoreSource::Memory, None, 0),
             point(RestoreSource::Disk, Some(50), 2),

@@ -34,6 +34,9 @@ impl Session {
         let file = self.slots.get(&order.slot).cloned();
         let (run_id, epoch) = (self.run_id.clone(), self.epoch);
         let run = move || {
+            if is_cancelled.load(Ordering::SeqCst) {
+                return Err("it is no longer needed".to_owned());
+            }
             let file = file.ok_or("its slot is no longer there")?;
             fetch_from(&order, &run_id, epoch, &file, &is_cancelled).map(Box::new)
         };

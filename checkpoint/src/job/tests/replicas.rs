@@ -65,8 +65,9 @@ fn replaced(job: &mut Job, of_a: Vec<ShardState>) -> (Vec<RestorePoint>, Vec<Eff
     job.begin_round(now(8), 1, 4, members(&["a", "c"]))
 }
 
+/// The node of rank 2 is new.
 fn point(step: u64, fallback: RestorePoint, fetches: Vec<(u32, Fetch)>) -> RestorePoint {
-    RestorePoint { fetched: Some(FetchedStep { step, fetches }), ..fallback }
+    RestorePoint { fetched: Some(FetchedStep { step, fetches, void: vec![2] }), ..fallback }
 }
 
 #[test]
@@ -222,4 +223,34 @@ fn many_new_nodes_take_the_step_from_disk() {
         let (points, _) = job.begin_round(now(8), 1, world, members(&nodes));
         assert_eq!(points.first().is_some_and(|point| point.fetched.is_some()), is_fetched, "{nodes:?}");
     }
+}
+
+#[test]
+fn a_node_that_has_missed_a_round_fetches_all_anew() {
+    let mut job = Job::new(TIMEOUT, false);
+    job.begin_round(now(0), 0, 4, members(&["a", "b"]));
+    job.end_round();
+    job.says("a", copies("a", 0, &[30]));
+    job.on_gone(now(1), &"b");
+    job.begin_round(now(2), 1, 4, members(&["a", "c"]));
+    job.says("c", copies("c", 0, &[30]));
+    job.end_round();
+    // What it has of step 40 is of the round before: the others have made another one of it since.
+    job.says("b", copies("b", 2, &[30, 40]));
+    job.says("a", copies("a", 0, &[40]));
+    job.on_gone(now(3), &"c");
+    let (points, _) = job.begin_round(now(4), 2, 4, members(&["a", "b"]));
+    let fetched = FetchedStep { step: 40, fetches: vec![(2, fetch("a", 0, 1, false))], void: vec![2] };
+    assert_eq!(points, [RestorePoint { fetched: Some(fetched), ..disk(0, None) }]);
+}
+
+#[test]
+fn a_node_with_other_ranks_than_before_gives_nothing() {
+    let mut job = Job::new(TIMEOUT, false);
+    job.begin_round(now(0), 0, 4, members(&["a", "b"]));
+    job.end_round();
+    // It has all shards, and its agent will have the saver give them up.
+    job.says("b", [kept("b", 2, &[30]), replicas("b", 0, &[30])].concat());
+    job.on_gone(now(1), &"a");
+    assert_eq!(job.begin_round(now(2), 1, 4, members(&["b", "c"])).0, []);
 }

@@ -76,7 +76,10 @@ fn held(steps: &[u64], n_shards: u32, is_replica: bool) -> ShardState {
 }
 
 fn restored(step: u64, fallback: RestorePoint) -> RestorePoint {
-    RestorePoint { fetched: Some(FetchedStep { step, fetches: vec![(1, fetch(1, false))] }), ..fallback }
+    RestorePoint {
+        fetched: Some(FetchedStep { step, fetches: vec![(1, fetch(1, false))], void: Vec::new() }),
+        ..fallback
+    }
 }
 
 /// A node without anything in a round that restores step 5, which it fetches.
@@ -165,7 +168,9 @@ fn a_replica_has_two_slots_and_the_newest_step_stays_until_the_next_is_there() {
     assert_eq!((effects.len(), next.slot, next.step), (1, first, 7));
     let broken = Event::FetchEnded { fetch: next.id, result: Err("EIO".to_owned()) };
     let failed = FromSaver::FetchFailed { dir: dir(), step: 7, shard: 0, reason: "EIO".to_owned() };
-    assert_eq!(bench.handle(broken), [tell(failed)]);
+    let text = "/ckpt: this node has no replica of shard 0 of step 7: EIO; failed so far: 1".to_owned();
+    let warning = FromSaver::Log { level: crate::message::Level::Warn, text };
+    assert_eq!(bench.handle(broken), [tell(warning), tell(failed)]);
     let states = [(first.0, "empty".to_owned(), None), (second.0, "whole".to_owned(), Some(6))];
     assert_eq!(bench.states(), states);
 }

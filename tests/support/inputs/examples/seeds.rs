@@ -352,7 +352,7 @@ fn assignment() -> Assignment {
             source: RestoreSource::Disk,
             pending: Some(50),
             given_up: 1,
-            fetched: Some(FetchedStep { step: 60, fetches: vec![(0, shard_fetch())] }),
+            fetched: Some(FetchedStep { step: 60, fetches: vec![(0, shard_fetch())], void: vec![0] }),
         }],
     }
 }
