@@ -58,7 +58,7 @@ pub enum ConvertError {
         reason: String,
     },
     /// A text or a list is too long.
-    #[error("{field} has {length} bytes or items, at most {max} are accepted")]
+    #[error("{field} has {length} bytes or items (maximum: {max})")]
     TooLong {
         /// Path of the field.
         field: &'static str,

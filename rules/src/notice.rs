@@ -217,7 +217,7 @@ impl fmt::Display for Notice {
             Self::MasterBack => f.write_str("reconnected to the job master"),
             Self::MasterDead { lost, of } => write!(
                 f,
-                "the job master is considered dead: {lost} of {} report it lost; workers keep running",
+                "the job master is presumed lost: {lost} of {} report it lost; workers keep running",
                 counted(*of as usize, "node")
             ),
             Self::Fenced { silent, found, limit } => {

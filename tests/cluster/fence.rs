@@ -77,7 +77,7 @@ impl Job {
 }
 
 const KILLED: &str = "its workers are killed before the job continues without it";
-const CONSIDERED_DEAD: &str = "the job master is considered dead: ";
+const CONSIDERED_DEAD: &str = "the job master is presumed lost: ";
 
 #[test]
 fn a_node_cut_off_in_one_direction_stops_its_workers_before_the_next_round() {

@@ -19,11 +19,18 @@ fn the_last_of_many_generations_is_like_the_first() {
     for rank in 0..2 {
         let [first, last] = [0, restarts].map(|attempt| facts(&run, rank, attempt));
         assert!(is_forked(&first) && is_forked(&last), "{run:#?}");
-        for name in ["fds", "threads", "flags", "path0", "meta_path", "template_fds"] {
+        for name in ["fds", "threads", "flags", "path0", "meta_path"] {
             assert_eq!(first[name], last[name], "{name} of rank {rank}");
         }
-        let pages = |facts: &serde_json::Value| facts["template_pages"].as_u64().expect("a number");
-        let (before, after) = (pages(&first), pages(&last));
+        let number = |facts: &serde_json::Value, name: &str| facts[name].as_u64().expect("a number");
+        // The template may be forking the other rank at this moment, with some descriptors for that. One that is left by
+        // each restart is more.
+        let (before, after) = (number(&first, "template_fds"), number(&last, "template_fds"));
+        assert!(
+            after < before + u64::from(restarts) / 2,
+            "the template had {before} descriptors, and has {after}"
+        );
+        let (before, after) = (number(&first, "template_pages"), number(&last, "template_pages"));
         assert!(after <= before + 256, "the template has grown from {before} to {after} pages");
     }
 }

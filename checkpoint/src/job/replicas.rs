@@ -346,7 +346,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
                     reason: reason.clone(),
                 }));
                 effects.extend(self.to_all([], &Order::NotFetched { round, dir: dir_of, step, reason }));
-                let why = "the training goes on from an older step, which all ranks can restore";
+                let why = "training continues from an older step, which all ranks can restore";
                 // Workers of this round save only now: their steps of these numbers are others.
                 let saved_in = Some(round.saturating_sub(1));
                 effects.extend(newer.into_iter().flat_map(|step| self.give_up(dir, step, saved_in, why)));

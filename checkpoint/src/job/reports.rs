@@ -68,7 +68,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
                 return vec![Effect::Send { node: node.clone(), order: self.outcome(dir, step, saved_in) }];
             }
             if is_left_behind {
-                return refuse("the training goes on from an older step".to_owned());
+                return refuse("training continues from an older step".to_owned());
             }
             if folder.saves.len() >= MAX_SAVES {
                 return refuse(format!("{MAX_SAVES} steps of {dir} are being written to disk, the maximum"));

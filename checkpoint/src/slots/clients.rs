@@ -309,7 +309,7 @@ impl Saver {
         let own = &self.settings.run_id;
         if run_id != *own {
             let text = format!(
-                "this saver is of run `{own}`, not of `{run_id}`; give the run id in TORCHELASTIC_RUN_ID"
+                "this saver belongs to run `{own}`, not to `{run_id}`; leave TORCHELASTIC_RUN_ID as it is in the worker"
             );
             return Err(Box::new(refuse(Invalid, text)));
         }

@@ -311,7 +311,7 @@ fn a_fault_of_its_own_survives_the_wire_and_nonsense_of_a_check_does_not() {
     };
     assert_eq!(
         Event::try_from(many).unwrap_err().to_string(),
-        "compute_micros has 17 bytes or items, at most 16 are accepted"
+        "compute_micros has 17 bytes or items (maximum: 16)"
     );
     let endless = pb::CheckOrder { size: u32::MAX, ..pb::CheckOrder::from(order()) };
     assert_eq!(
@@ -397,7 +397,7 @@ fn nonsense_is_refused_with_the_field_and_the_value() {
     assert_eq!(refused(pb::JoinRequest { terms: None, ..wire() }), "terms is missing");
     assert_eq!(
         refused(pb::JoinRequest { role: "x".repeat(300), ..wire() }),
-        "role has 300 bytes or items, at most 256 are accepted"
+        "role has 300 bytes or items (maximum: 256)"
     );
     let terms =
         |min_nodes, max_nodes, node_unit| pb::Terms { min_nodes, max_nodes, node_unit, ..Default::default() };

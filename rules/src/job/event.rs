@@ -450,12 +450,12 @@ fn checkpoint(note: &Note, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         ),
         Note::Fetched { dir, step, nodes } => write!(
             f,
-            "checkpoint: restoring step {step} in {dir} from memory; fetched from the memory of other nodes by {}",
+            "checkpoints: restoring step {step} in {dir} from memory; fetched from the memory of other nodes by {}",
             diagnosis::counted::counted(*nodes, "node")
         ),
         Note::NotFetched { dir, step, reason } => write!(
             f,
-            "warning: checkpoint: step {step} in {dir} is in memory, but not restored: {reason}; restoring an older step"
+            "warning: checkpoints: step {step} in {dir} is in memory, but not restored: {reason}; restoring an older step"
         ),
     }
 }

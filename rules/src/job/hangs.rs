@@ -323,7 +323,7 @@ impl Job {
             Some((_, EpisodeState::Dumping { .. })) => self.judge_hang(now),
             Some((_, EpisodeState::Held { .. })) => self.order_dumps(now),
             Some((number, EpisodeState::Judging { .. })) => {
-                let sentence = "the stacks could not be judged in time".to_owned();
+                let sentence = "the stacks could not be analyzed in time".to_owned();
                 let verdict =
                     HangVerdict { sentence, suspects: Vec::new(), saving: None, folder: String::new() };
                 self.on_hang_judged(now, number, verdict)

@@ -63,7 +63,7 @@ fn fetch_from(
             format!("{place} sent nothing for {} s", IDLE.as_secs())
         }
         io::ErrorKind::UnexpectedEof => {
-            format!("{place} ended the connection; a save may have taken the slot")
+            format!("{place} closed the connection; a save may have taken the slot")
         }
         _ => format!("{place}: {error}"),
     };
@@ -77,7 +77,7 @@ fn fetch_from(
 }
 
 fn connect(order: &FetchOrder) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name does not resolve to any address");
     for address in (order.from.address.as_str(), order.from.port).to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, CONNECT) {
             Ok(socket) => {

@@ -205,5 +205,7 @@ fn copy(
         };
         running.bytes.fetch_add(length, Ordering::Relaxed);
     }
-    stream.finish().ok_or_else(|| io::Error::other("the plan of the file has no end"))
+    stream.finish().ok_or_else(|| {
+        io::Error::other("the layout of the file is incomplete; this is a bug, please report it")
+    })
 }

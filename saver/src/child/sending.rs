@@ -106,14 +106,14 @@ async fn asked(mut socket: TcpStream, ticket: &str, run_id: &str) -> Result<(Std
                 return Err(format!("its first line has more than {MAX_LINE} bytes"));
             }
             match socket.read_buf(&mut received).await {
-                Ok(0) => return Err("it ended before it had said what it wants".to_owned()),
+                Ok(0) => return Err("it was closed before it sent a request".to_owned()),
                 Ok(_) => {}
                 Err(error) => return Err(error.to_string()),
             }
         }
         Ok(())
     };
-    let late = |_| Err(format!("it did not say what it wants within {} s", ASK.as_secs()));
+    let late = |_| Err(format!("it sent no request within {} s", ASK.as_secs()));
     timeout(ASK, read).await.unwrap_or_else(late)?;
     let first = received.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let ask: Ask = serde_json::from_slice(first).map_err(|_| "it does not speak this protocol".to_owned())?;
@@ -121,7 +121,7 @@ async fn asked(mut socket: TcpStream, ticket: &str, run_id: &str) -> Result<(Std
         return Err(format!("it has version {} of the protocol, this saver version {VERSION}", ask.v));
     }
     if !is_same(&ask.ticket, ticket) || ask.run_id != run_id {
-        return Err("it is not of this job: its ticket or run id is another one".to_owned());
+        return Err("it belongs to another job: its ticket or run id differs".to_owned());
     }
     let blocking = |socket: TcpStream| -> io::Result<StdStream> {
         let socket = socket.into_std()?;

@@ -122,9 +122,7 @@ pub(super) fn read_slot(from: &mut impl Read, slot: &SlotFile, is_cancelled: &At
         let left = slot.bytes() - offset;
         let bytes = block.get_mut(..length as usize).filter(|_| u64::from(length) <= left);
         let bytes = bytes.ok_or_else(|| {
-            invalid(format!(
-                "a frame has {length} bytes, where {left} of the slot are left and {FRAME} may be"
-            ))
+            invalid(format!("a frame has {length} bytes; expected at most {}", left.min(FRAME)))
         })?;
         from.read_exact(bytes)?;
         let found = crc32fast::hash(bytes);

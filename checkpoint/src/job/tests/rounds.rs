@@ -244,7 +244,7 @@ fn a_step_that_is_reported_when_the_next_round_runs_from_an_older_one_does_not_c
         step: 50,
         saved_in: 0,
         given_up: 0,
-        reason: "the training goes on from an older step".to_owned(),
+        reason: "training continues from an older step".to_owned(),
     };
     assert_eq!(job.persisted("a", 50, 0, 1), [send("a", order)]);
     // The same number of the round that runs.

@@ -207,7 +207,7 @@ fn attempt(
     let addresses = address.to_socket_addrs();
     let addresses =
         addresses.map_err(|error| AttemptError::Retry(format!("cannot resolve the address: {error}")))?;
-    let mut last = AttemptError::Retry("the name has no address".to_owned());
+    let mut last = AttemptError::Retry("the host name does not resolve to any address".to_owned());
     for address in addresses {
         let connected = connect(address, deadline).map_err(AttemptError::Retry);
         match connected.and_then(|stream| send_hello(stream, hello, answer)) {

@@ -125,7 +125,7 @@ fn stacks_that_do_not_come_are_not_waited_for() {
     assert_eq!(test.stacks("a", 0), [], "too late");
     let effects = test.due();
     let Some(Effect::Log(Log::Hang(notice))) = effects.first() else { panic!("{effects:?}") };
-    assert_eq!(notice.sentence, "the stacks could not be judged in time");
+    assert_eq!(notice.sentence, "the stacks could not be analyzed in time");
 }
 
 #[test]

@@ -285,7 +285,18 @@ fn orders_go_to_the_saver_and_without_one_a_manifest_fails() {
         shards: Vec::new(),
     };
     let commit = Order::Commit { dir: dir(), step: 5, manifest: Box::new(manifest) };
-    let effects = group.handle(at(3), Event::Pushed(Push::Checkpoint(commit)));
+    let pushed = Event::Pushed(Push::Checkpoint(commit.clone()));
+    // All ranks may wait for the manifest: another saver writes it.
+    let effects = group.handle(at(3), pushed.clone());
+    assert_eq!(effects.first(), Some(&Effect::StartSaver));
+    assert_eq!(effects.last(), Some(&tell(commit.into())));
+    // There are not more than three of them in a round.
+    for _ in 0..2 {
+        let _lost = group.handle(at(3), Event::SaverEnded { reason: "x".into() });
+        let _started = group.handle(at(3), Event::SaverWanted);
+    }
+    let _lost = group.handle(at(3), Event::SaverEnded { reason: "x".into() });
+    let effects = group.handle(at(3), pushed);
     assert_eq!(effects[0], notify(CheckpointNotice::NoSaver { dir: dir(), step: 5 }));
     let Effect::ReportCheckpoint { report } = &effects[1] else { panic!("{effects:?}") };
     assert!(matches!(**report, CheckpointReport::Failed { step: 5, shard: None, .. }), "{report:?}");

@@ -36,7 +36,7 @@ class Connection:
             self._socket.connect("\0" + address[1:] if address.startswith("@") else address)
         except socket.timeout:
             self.close()
-            raise SaverLost("the saver at %s took no connection in time" % address, timed_out=True)
+            raise SaverLost("the saver at %s did not accept the connection in time" % address, timed_out=True)
         except (OSError, ValueError) as error:
             self.close()
             is_closed = isinstance(error, (ConnectionRefusedError, FileNotFoundError))
