@@ -25,6 +25,7 @@ pub mod file_replacement;
 mod host_name;
 pub mod kill_leftovers;
 pub mod launcher_id;
+pub mod memory_cgroup;
 pub mod memory_file;
 mod memory_limit;
 pub mod reap;

@@ -9,7 +9,7 @@ use std::{
     io::{self, Seek as _, Write as _},
     os::{
         fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd},
-        unix::process::{CommandExt as _, ExitStatusExt as _},
+        unix::process::CommandExt as _,
     },
     path::PathBuf,
     process::{Command, ExitStatus, Stdio},
@@ -29,6 +29,7 @@ use crate::{NAME, ProbeProgram, listener::Listener, wire::Task};
 use processes::{
     launcher_id::VARIABLE,
     memory_file::memory_file,
+    reap,
     tree::{self, signal_one},
 };
 
@@ -166,23 +167,7 @@ impl Process {
 
     /// Reaps it without waiting. `None`: it has not ended, or was reaped elsewhere.
     pub(super) fn reap(&self) -> Option<ExitStatus> {
-        let pidfd = self.pidfd.as_ref()?;
-        let id = libc::id_t::try_from(pidfd.as_raw_fd()).ok()?;
-        let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
-        // SAFETY: `info` is a valid place for the result.
-        let answer =
-            unsafe { libc::waitid(libc::P_PIDFD, id, info.as_mut_ptr(), libc::WEXITED | libc::WNOHANG) };
-        // SAFETY: all zero is a valid value too.
-        let info = unsafe { info.assume_init() };
-        if answer != 0 || info.si_signo == 0 {
-            return None;
-        }
-        // SAFETY: the kernel reported a child, so this field is the active one.
-        let status = unsafe { info.si_status() };
-        Some(match info.si_code {
-            libc::CLD_EXITED => ExitStatus::from_raw(status << 8),
-            _ => ExitStatus::from_raw(status),
-        })
+        reap::reap_child(self.pidfd.as_ref()?.as_fd())
     }
 
     /// Describes a process that survived SIGKILL: process id, state, where in the kernel it waits.

@@ -3,58 +3,29 @@
 //! A file in memory that goes beyond a cgroup's limit is not refused: the kernel kills a process of the cgroup, most
 //! likely a worker. So the limits are read before anything is allocated.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, fs, path::Path};
+
+use processes::memory_cgroup::{self, Version};
 
 /// Never taken, so that what is allocated between the reading and the taking does no harm: bytes.
 const MARGIN: u64 = 64 << 20;
-
-/// Where version 2 of cgroups is mounted.
-const UNIFIED: &str = "/sys/fs/cgroup";
-
-/// Where the memory controller of version 1 is mounted.
-const MEMORY: &str = "/sys/fs/cgroup/memory";
 
 /// Bytes that can be taken now: of the host's memory and of every cgroup that this process is in. `None`: neither can
 /// be read.
 pub(super) fn available() -> Option<u64> {
     let host = fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_host(&text));
-    let cgroups = fs::read_to_string("/proc/self/cgroup").map(|text| of_cgroups(&text)).unwrap_or_default();
+    let files = |version| match version {
+        Version::V1 => ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"],
+        Version::V2 => ["memory.max", "memory.current", "inactive_file"],
+    };
+    let cgroups = memory_cgroup::folders();
+    let cgroups = cgroups.iter().filter_map(|(version, folder)| of_level(folder, files(*version)));
     host.into_iter().chain(cgroups).min().map(|bytes| bytes.saturating_sub(MARGIN))
 }
 
 fn of_host(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.split_ascii_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
-}
-
-fn of_cgroups(own: &str) -> Vec<u64> {
-    let mut found = Vec::new();
-    for line in own.lines() {
-        let mut fields = line.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
-            continue;
-        };
-        let (root, files) = match controllers {
-            "" => (UNIFIED, ["memory.max", "memory.current", "inactive_file"]),
-            _ if controllers.split(',').any(|name| name == "memory") => {
-                (MEMORY, ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"])
-            }
-            _ => continue,
-        };
-        found.extend(levels(Path::new(root), path).iter().filter_map(|folder| of_level(folder, files)));
-    }
-    found
-}
-
-/// The folders of a cgroup and of all above it. In a container the path may be one of the host, which is not there:
-/// then only the root's limit is found, and that is the container's.
-fn levels(root: &Path, path: &str) -> Vec<PathBuf> {
-    let own = root.join(path.trim_start_matches('/'));
-    own.ancestors().take_while(|folder| folder.starts_with(root)).map(Path::to_path_buf).collect()
 }
 
 /// What is left below the limit of one cgroup. Pages of files that nothing has used for a while can be given back.
@@ -107,11 +78,5 @@ mod tests {
         assert_eq!(of_level(folder.path(), names), Some(900));
         write("memory.max", "max\n");
         assert_eq!(of_level(folder.path(), names), None);
-    }
-
-    #[test]
-    fn every_level_above_a_cgroup_is_read() {
-        let levels = levels(Path::new("/root"), "/a/b");
-        assert_eq!(levels, ["/root/a/b", "/root/a", "/root"].map(PathBuf::from));
     }
 }

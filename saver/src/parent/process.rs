@@ -4,10 +4,9 @@
 
 use std::{
     fs, io,
-    mem::MaybeUninit,
     os::{
         fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd},
-        unix::process::{CommandExt as _, ExitStatusExt as _},
+        unix::process::CommandExt as _,
     },
     process::{Child, Command, ExitStatus, Stdio},
 };
@@ -17,7 +16,7 @@ use nix::{
     sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask},
     unistd::setsid,
 };
-use processes::{launcher_id::VARIABLE, tree};
+use processes::{launcher_id::VARIABLE, reap, tree};
 
 use super::{SaverProgram, StartError};
 use crate::{NAME, start::Start};
@@ -129,22 +128,7 @@ impl Process {
 
     /// Reaps it without waiting. `None`: it has not ended, or was reaped elsewhere.
     pub(super) fn reap(&self) -> Option<ExitStatus> {
-        let id = libc::id_t::try_from(self.pidfd.as_raw_fd()).ok()?;
-        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-        // SAFETY: `info` is a valid place for the result.
-        let answer =
-            unsafe { libc::waitid(libc::P_PIDFD, id, info.as_mut_ptr(), libc::WEXITED | libc::WNOHANG) };
-        // SAFETY: all zero is a valid value too.
-        let info = unsafe { info.assume_init() };
-        if answer != 0 || info.si_signo == 0 {
-            return None;
-        }
-        // SAFETY: the kernel reported a child, so this field is the active one.
-        let status = unsafe { info.si_status() };
-        Some(match info.si_code {
-            libc::CLD_EXITED => ExitStatus::from_raw(status << 8),
-            _ => ExitStatus::from_raw(status),
-        })
+        reap::reap_child(self.pidfd.as_fd())
     }
 
     /// Describes a process that survived SIGKILL: process id, state, where in the kernel it waits.
