@@ -46,72 +46,45 @@ fn ranks_that_are_not_equally_far_restore_the_newest_step_of_both() {
     folder.assert_swept();
 }
 
-#[test]
-fn when_a_node_is_replaced_all_ranks_restore_from_disk() {
+/// Node 1 is lost when both have saved, and replaced: both ranks then restore this.
+#[track_caller]
+fn both_restore_after_a_replacement(
+    saving: &[&str],
+    (variable, value): (&str, &str),
+    expected: (String, Option<u64>),
+) {
     let folder = Folder::new();
     let mut job = Cluster::with_master(programs!(), &[]);
-    let steps =
-        ["load", "@0 disk 10", "@0 wait", "@0 memory 20", "@0 say saved", "@0 hang", "disk 30", "exit 0"];
-    let start = |rank| node(&job, &folder, rank, &steps).start();
+    let saving = ["load", "@0 disk 10", "@0 wait", "@0 memory 20"].iter().chain(saving);
+    let steps: Vec<&str> = saving.chain(&["@0 say saved", "@0 hang", "disk 30", "exit 0"]).copied().collect();
+    let start = |rank| node(&job, &folder, rank, &steps).env(variable, value).start();
     let [first, second] = [0, 1].map(start);
     for rank in [0, 1] {
         let _saved = job.await_file(&format!("{rank}.0.saved"));
     }
     kill_node(second);
     let replacement = start(1);
-    assert_eq!([0, 1].map(|rank| loaded_by(&job, rank, 1)), [from("disk", 10), from("disk", 10)]);
+    assert_eq!([0, 1].map(|rank| loaded_by(&job, rank, 1)), [expected.clone(), expected]);
     let _outcomes = job.finish([first, replacement], 0);
     let _master = job.finish_master().expect_code(0);
     assert_eq!(folder.step(), Some(30));
+}
+
+#[test]
+fn when_a_node_is_replaced_all_ranks_restore_from_disk() {
+    both_restore_after_a_replacement(&[], ("FLASH_SHARDS", "2"), from("disk", 10));
 }
 
 /// The state is the same on both nodes: the new one has it from the other.
 #[test]
 fn a_replaced_node_fetches_what_every_node_has_from_another_one() {
-    let folder = Folder::new();
-    let mut job = Cluster::with_master(programs!(), &[]);
-    let steps =
-        ["load", "@0 disk 10", "@0 wait", "@0 memory 20", "@0 say saved", "@0 hang", "disk 30", "exit 0"];
-    let start = |rank| node(&job, &folder, rank, &steps).env("FLASH_SHARDS", "1").start();
-    let [first, second] = [0, 1].map(start);
-    for rank in [0, 1] {
-        let _saved = job.await_file(&format!("{rank}.0.saved"));
-    }
-    kill_node(second);
-    let replacement = start(1);
-    assert_eq!([0, 1].map(|rank| loaded_by(&job, rank, 1)), [from("memory", 20), from("memory", 20)]);
-    let _outcomes = job.finish([first, replacement], 0);
-    let _master = job.finish_master().expect_code(0);
-    assert_eq!(folder.step(), Some(30));
+    both_restore_after_a_replacement(&[], ("FLASH_SHARDS", "1"), from("memory", 20));
 }
 
 /// Each node has a part of the state, and a replica of the other's.
 #[test]
 fn a_replaced_node_fetches_its_own_part_from_the_node_with_the_replica() {
-    let folder = Folder::new();
-    let mut job = Cluster::with_master(programs!(), &[]);
-    let steps = [
-        "load",
-        "@0 disk 10",
-        "@0 wait",
-        "@0 memory 20",
-        "@0 replica 20",
-        "@0 say saved",
-        "@0 hang",
-        "disk 30",
-        "exit 0",
-    ];
-    let start = |rank| node(&job, &folder, rank, &steps).env("FLASH_REPLICAS", "1").start();
-    let [first, second] = [0, 1].map(start);
-    for rank in [0, 1] {
-        let _saved = job.await_file(&format!("{rank}.0.saved"));
-    }
-    kill_node(second);
-    let replacement = start(1);
-    assert_eq!([0, 1].map(|rank| loaded_by(&job, rank, 1)), [from("memory", 20), from("memory", 20)]);
-    let _outcomes = job.finish([first, replacement], 0);
-    let _master = job.finish_master().expect_code(0);
-    assert_eq!(folder.step(), Some(30));
+    both_restore_after_a_replacement(&["@0 replica 20"], ("FLASH_REPLICAS", "1"), from("memory", 20));
 }
 
 /// All shards are on disk and the master knows it, but it dies before it has told a node to write the manifest.

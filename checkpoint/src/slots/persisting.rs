@@ -278,6 +278,19 @@ impl Saver {
         }
     }
 
+    /// A step counts whose manifest this saver has found, not written: what it has written of that step since waits for a
+    /// name in vain.
+    pub(super) fn remove_obsolete(&mut self, dir: &Dir, step: u64) {
+        let folder = self.dirs.get(dir).and_then(|known| known.folder.as_ref());
+        if !folder.is_some_and(|folder| folder.manifests.contains_key(&step)) {
+            return;
+        }
+        let reports =
+            self.shards.iter().filter(|(id, _)| id.dir == *dir).flat_map(|(_, shard)| &shard.reports);
+        let obsolete: Vec<Report> = reports.filter(|report| report.step == step).cloned().collect();
+        obsolete.iter().for_each(|report| self.remove(dir, step, report));
+    }
+
     /// Removes files of a step that does not count. A file at a place of the user's own may be one that counted before:
     /// it stays, and so does one that a step names that counts.
     fn remove(&mut self, dir: &Dir, step: u64, report: &Report) {

@@ -52,7 +52,10 @@ impl Saver {
             }
             ToSaver::WorkersGone { round } => self.on_workers_gone(round),
             ToSaver::Commit { dir, step, manifest } => self.on_commit(dir, step, manifest),
-            ToSaver::Committed { dir, step } => self.on_committed(&dir, step),
+            ToSaver::Committed { dir, step } => {
+                self.remove_obsolete(&dir, step);
+                self.on_committed(&dir, step);
+            }
             ToSaver::Persist { dir, step, replicas } => self.on_persist_order(&dir, step, &replicas),
             ToSaver::Fail { dir, step, saved_in, given_up, reason } => {
                 self.on_fail(&dir, step, (saved_in, given_up), &reason);

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "it is part of the tests")]
 
-#[allow(dead_code, reason = "the tests use all of it")]
+#[expect(dead_code, reason = "the tests use all of it")]
 mod client;
 
 use std::{

@@ -316,3 +316,18 @@ fn a_path_that_is_used_again_is_written_when_the_step_before_is_decided() {
         );
     }
 }
+
+#[test]
+fn a_step_that_counts_already_leaves_nothing_of_its_next_write() {
+    let mut bench = Bench::in_round(1);
+    let writer = bench.connect(Process(1));
+    bench.send(writer, Request::Hello(hello(0, 1, Role::Writer)));
+    // A run before has written it.
+    bench.folder_read(&dir(), folder(5, &[5], 1));
+    bench.allocated(writer);
+    let (_, effects) = bench.save(writer, 5, Storage::Disk);
+    bench.persisted(persist_id(&effects), vec![sum(&path(5, 0))]);
+    let staged = vec![path(5, 0)];
+    let removed = Effect::Remove { dir: dir(), step: 5, manifest: false, files: Vec::new(), staged };
+    assert_eq!(bench.agent(ToSaver::Committed { dir: dir(), step: 5 }), [removed]);
+}
