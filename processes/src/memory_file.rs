@@ -23,19 +23,36 @@ pub fn memory_file(name: &CStr) -> io::Result<File> {
     make(name, libc::MFD_CLOEXEC)
 }
 
+/// The same, for a file that is sealed later: [`seal_length`].
+///
+/// # Errors
+/// As with [`memory_file`].
+pub fn sealable_memory_file(name: &CStr) -> io::Result<File> {
+    make(name, libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
+}
+
+/// Nothing can make the file longer or shorter from now on: a process that has mapped it never gets SIGBUS.
+///
+/// # Errors
+/// When the file was not made for seals.
+pub fn seal_length(file: &File) -> io::Result<()> {
+    let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+    fcntl(file, FcntlArg::F_ADD_SEALS(seals))?;
+    Ok(())
+}
+
 /// Makes a file in memory of these bytes, which nothing can make longer or shorter: a process that has mapped it never
 /// gets SIGBUS. With `constant`, nothing can change its bytes either.
 ///
 /// # Errors
 /// As with [`memory_file`].
 pub fn sealed_memory_file(name: &CStr, content: &[u8], constant: bool) -> io::Result<File> {
-    let mut file = make(name, libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)?;
+    let mut file = sealable_memory_file(name)?;
     file.write_all(content)?;
-    let mut seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
     if constant {
-        seals |= SealFlag::F_SEAL_WRITE;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_WRITE))?;
     }
-    fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
+    seal_length(&file)?;
     Ok(file)
 }
 

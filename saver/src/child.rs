@@ -22,16 +22,14 @@ mod threads;
 mod transfer;
 
 use std::{
-    env,
-    fs::File,
-    io::{self, Read as _},
+    env, io,
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     process::ExitCode,
     thread,
     time::Duration,
 };
 
-use checkpoint::{message::TICKET_LEN, slots::Settings};
+use checkpoint::slots::Settings;
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -44,6 +42,7 @@ use nix::{
 };
 use processes::launcher_id::{LauncherId, VARIABLE};
 use tokio::{runtime, sync::mpsc};
+use uuid::Uuid;
 
 use self::{
     agent_link::AgentLines,
@@ -103,7 +102,7 @@ fn start() -> io::Result<()> {
     }
     watch_launcher(launcher.try_clone()?)?;
     raise_limit_of_descriptors();
-    let settings = Settings { epoch: random()?, run_id: start.run_id, allowance: start.allowance };
+    let settings = Settings { epoch: random(), run_id: start.run_id, allowance: start.allowance };
     let id = env::var(VARIABLE).ok().and_then(|id| LauncherId::parse(&id));
     let launcher_is = Launcher { pid: start.launcher, id };
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
@@ -121,7 +120,8 @@ fn start() -> io::Result<()> {
             let _watched_by_thread_too = launcher.readable().await.is_ok();
             let _loop_ended = died.send(Input::AgentGone).await;
         });
-        let ticket = ticket()?;
+        // What a saver of another node must show.
+        let ticket = Uuid::new_v4().simple().to_string();
         Session::new(settings, ticket, agent, (sender, inputs)).run().await;
         Ok(())
     })
@@ -157,17 +157,8 @@ fn raise_limit_of_descriptors() {
 }
 
 /// A number that no saver before had. Every reader of JSON keeps it.
-fn random() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(u64::from_ne_bytes(bytes) >> 11)
-}
-
-/// What a saver of another node must show.
-fn ticket() -> io::Result<String> {
-    let mut bytes = [0; TICKET_LEN / 2];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+fn random() -> u64 {
+    Uuid::new_v4().as_u64_pair().1 >> 11
 }
 
 #[expect(clippy::print_stderr, reason = "the agent reads it, and there is no log here")]

@@ -28,9 +28,6 @@ pub const MAX_KEEP: u64 = 1 << 40;
 /// Replicas of a shard at most.
 pub const MAX_REPLICAS: u32 = 16;
 
-/// Letters of a ticket.
-pub const TICKET_LEN: usize = 32;
-
 /// The longest wait of a client, in milliseconds: 30 days.
 pub const MAX_WAIT_MS: u64 = 30 * 24 * 3600 * 1000;
 

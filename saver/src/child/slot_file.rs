@@ -13,7 +13,7 @@ use std::{
     io,
     mem::ManuallyDrop,
     os::{
-        fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd},
+        fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
         unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _},
     },
     sync::atomic::{AtomicBool, Ordering},
@@ -22,9 +22,11 @@ use std::{
 
 use nix::{
     errno::Errno,
-    fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl},
+    fcntl::{FallocateFlags, fallocate},
     sys::stat::{Mode, fchmod},
 };
+
+use processes::memory_file::{seal_length, sealable_memory_file};
 
 use super::memory;
 
@@ -64,7 +66,7 @@ impl SlotFile {
         if libc::off_t::try_from(bytes).is_err() {
             return Err(no_memory(bytes, 0));
         }
-        let file = new_file().map_err(SlotFileError::System)?;
+        let file = sealable_memory_file(c"dlrover-checkpoint").map_err(SlotFileError::System)?;
         let system = |errno: Errno| SlotFileError::System(errno.into());
         // Only this process and root can open it again for writing, by way of /proc.
         fchmod(&file, Mode::S_IRUSR).map_err(system)?;
@@ -73,8 +75,7 @@ impl SlotFile {
             _ => SlotFileError::System(error),
         };
         file.set_len(bytes).map_err(too_long)?;
-        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
-        fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).map_err(system)?;
+        seal_length(&file).map_err(SlotFileError::System)?;
         Ok(Self { file: ManuallyDrop::new(file), bytes, is_cancelled: AtomicBool::new(false) })
     }
 
@@ -176,18 +177,6 @@ pub(super) fn check_room(need: u64) -> Result<(), SlotFileError> {
         Some(have) if have < need => Err(no_memory(need, have)),
         _ => Ok(()),
     }
-}
-
-/// By the system call, as in `processes::memory_file`; with room for seals, which come once it has its length.
-fn new_file() -> io::Result<File> {
-    let name = c"dlrover-checkpoint";
-    // SAFETY: the name ends with NUL and outlives the call, which keeps no pointer to it.
-    let fd = unsafe {
-        libc::syscall(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
-    };
-    let fd = RawFd::try_from(Errno::result(fd)?).map_err(io::Error::other)?;
-    // SAFETY: a descriptor that the kernel just returned, and that nothing else owns.
-    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
 fn no_memory(need: u64, have: u64) -> SlotFileError {
