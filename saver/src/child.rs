@@ -17,6 +17,7 @@ mod sending;
 mod session;
 mod slot_file;
 mod staged;
+mod stop;
 mod temporary;
 mod threads;
 mod transfer;

@@ -4,7 +4,8 @@
 //!
 //! What must hold whatever happens:
 //! - a slot never has two writers, and is never written while it is read or written to disk;
-//! - with three slots no save is refused, and the newest whole step is never overwritten;
+//! - with three slots no save is refused or waits, but for fetches that are being given up, and the newest whole step is
+//!   never overwritten;
 //! - all ranks of a round restore the same step, and none that is older than the last one that all had saved;
 //! - the tracker never names a step without all of its files;
 //! - what one node fetches from another is what was saved, also when the slot is written meanwhile;

@@ -3,10 +3,7 @@
 use std::{
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
     net::{TcpStream, ToSocketAddrs as _},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
@@ -19,6 +16,7 @@ use super::{
     persist::{fetch, read_header},
     session::Session,
     slot_file::SlotFile,
+    stop::Stop,
     threads::Lane,
     transfer::{Answer, Ask, IDLE, MAX_LINE, line, read_slot},
 };
@@ -29,23 +27,20 @@ const CONNECT: Duration = Duration::from_secs(5);
 impl Session {
     pub(super) fn fetch_slot(&mut self, order: FetchOrder) {
         let id = order.id;
-        let is_cancelled = Arc::new(AtomicBool::new(false));
-        self.fetches.insert(id, Arc::clone(&is_cancelled));
+        let stop = Arc::<Stop>::default();
+        self.fetches.insert(id, Arc::clone(&stop));
         let file = self.slots.get(&order.slot).cloned();
         let (run_id, epoch) = (self.run_id.clone(), self.epoch);
         let run = move || {
-            if is_cancelled.load(Ordering::SeqCst) {
-                return Err("it is no longer needed".to_owned());
-            }
             let file = file.ok_or("its slot is no longer there")?;
-            fetch_from(&order, &run_id, epoch, &file, &is_cancelled).map(Box::new)
+            fetch_from(&order, &run_id, epoch, &file, &stop).map(Box::new)
         };
         self.answer(Lane::Fetch, move |result| Event::FetchEnded { fetch: id, result }, run);
     }
 
     pub(super) fn cancel_fetch(&self, fetch: FetchId) {
-        if let Some(is_cancelled) = self.fetches.get(&fetch) {
-            is_cancelled.store(true, Ordering::SeqCst);
+        if let Some(stop) = self.fetches.get(&fetch) {
+            stop.set();
         }
     }
 }
@@ -55,7 +50,7 @@ fn fetch_from(
     run_id: &str,
     epoch: u64,
     file: &SlotFile,
-    is_cancelled: &AtomicBool,
+    stop: &Stop,
 ) -> Result<Fetched, String> {
     let place = format!("{}:{}", order.from.address, order.from.port);
     let from = |error: io::Error| match error.kind() {
@@ -67,20 +62,23 @@ fn fetch_from(
         }
         _ => format!("{place}: {error}"),
     };
-    let socket = connect(order).map_err(|error| format!("cannot connect to {place}: {error}"))?;
+    let socket = connect(order, stop).map_err(|error| format!("cannot connect to {place}: {error}"))?;
     let ask = line(&Ask::new(order, run_id));
-    (&socket).write_all(ask.as_bytes()).map_err(from)?;
+    stop.sort((&socket).write_all(ask.as_bytes())).map_err(from)?;
     let mut reader = BufReader::with_capacity(256 << 10, &socket);
-    let sent = answer(&mut reader).map_err(from)?.map_err(|refused| format!("{place}: {refused}"))?;
-    read_slot(&mut reader, file, is_cancelled).map_err(from)?;
+    let sent =
+        stop.sort(answer(&mut reader)).map_err(from)?.map_err(|refused| format!("{place}: {refused}"))?;
+    stop.sort(read_slot(&mut reader, file, stop)).map_err(from)?;
     Ok(Fetched { sent, header: own(file, epoch)? })
 }
 
-fn connect(order: &FetchOrder) -> io::Result<TcpStream> {
+fn connect(order: &FetchOrder, stop: &Stop) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name does not resolve to any address");
     for address in (order.from.address.as_str(), order.from.port).to_socket_addrs()? {
+        stop.check()?;
         match TcpStream::connect_timeout(&address, CONNECT) {
             Ok(socket) => {
+                stop.watch(&socket)?;
                 socket.set_read_timeout(Some(IDLE))?;
                 socket.set_write_timeout(Some(IDLE))?;
                 return Ok(socket);
@@ -113,4 +111,40 @@ fn own(file: &SlotFile, epoch: u64) -> Result<Header, String> {
     debug_assert_eq!(first.len(), HEADER_LEN);
     file.write_all_at(&first, 0).map_err(|error| format!("cannot write into the slot: {error}"))?;
     Ok(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::TcpListener, thread};
+
+    use checkpoint::{
+        message::{Dir, FetchSource, ShardId},
+        slots::SlotId,
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_cancelled_fetch_does_not_wait_for_the_other_node() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let order = FetchOrder {
+            id: FetchId(1),
+            slot: SlotId(1),
+            shard: ShardId { dir: Dir::try_from("/ckpt").unwrap(), shard: 0 },
+            step: 1,
+            layout_id: 1,
+            bytes: 4096,
+            from: FetchSource { address: "127.0.0.1".to_owned(), port, ticket: "t".to_owned() },
+        };
+        let (file, stop) = (SlotFile::new(order.bytes).unwrap(), Stop::default());
+        thread::scope(|scope| {
+            let fetch = scope.spawn(|| fetch_from(&order, "run", 1, &file, &stop));
+            let (mut silent, _) = listener.accept().unwrap();
+            assert_ne!(silent.read(&mut [0; 100]).unwrap(), 0, "the other node was asked");
+            stop.set();
+            let error = fetch.join().unwrap().unwrap_err();
+            assert_eq!(error, format!("127.0.0.1:{port}: it is no longer needed"));
+        });
+    }
 }

@@ -4,10 +4,7 @@
 use std::{
     io::{self, Write as _},
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream as StdStream},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
@@ -27,6 +24,7 @@ use super::{
     input::{Input, Outcome},
     session::Session,
     slot_file::SlotFile,
+    stop::Stop,
     threads::{Lane, Work},
     transfer::{Answer, Ask, IDLE, MAX_LINE, VERSION, line, write_slot},
 };
@@ -144,14 +142,14 @@ fn is_same(said: &str, ticket: &str) -> bool {
 pub(super) struct Asker {
     /// Until something is sent.
     socket: Option<StdStream>,
-    is_cancelled: Arc<AtomicBool>,
+    stop: Arc<Stop>,
 }
 
 impl Session {
     pub(super) fn asked(&mut self, socket: StdStream, ask: Ask) -> Event {
         self.sends += 1;
         let send = SendId(self.sends);
-        let asker = Asker { socket: Some(socket), is_cancelled: Arc::default() };
+        let asker = Asker { socket: Some(socket), stop: Arc::default() };
         self.askers.insert(send, asker);
         let Ask { dir, shard, step, layout_id, bytes, .. } = ask;
         Event::Asked { send, shard: ShardId { dir, shard }, step, layout_id, bytes }
@@ -159,13 +157,13 @@ impl Session {
 
     pub(super) fn send_slot(&mut self, send: SendId, slot: SlotId, sent: Sent) {
         let asker = self.askers.get_mut(&send);
-        let socket = asker.and_then(|asker| Some((asker.socket.take()?, Arc::clone(&asker.is_cancelled))));
+        let socket = asker.and_then(|asker| Some((asker.socket.take()?, Arc::clone(&asker.stop))));
         let file = self.slots.get(&slot).cloned();
         let ended = move || Outcome::from(Event::SendEnded { send });
         let run = move || {
-            let Some(((socket, is_cancelled), file)) = socket.zip(file) else { return ended() };
+            let Some(((socket, stop), file)) = socket.zip(file) else { return ended() };
             let step = sent.step;
-            match send_to(&socket, &file, sent, &is_cancelled) {
+            match send_to(&socket, &file, sent, &stop) {
                 Ok(()) => ended(),
                 // The slot was needed for a save, which is as it should be.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => ended(),
@@ -191,12 +189,38 @@ impl Session {
 
     pub(super) fn cancel_send(&self, send: SendId) {
         if let Some(asker) = self.askers.get(&send) {
-            asker.is_cancelled.store(true, Ordering::SeqCst);
+            asker.stop.set();
         }
     }
 }
 
-fn send_to(mut socket: &StdStream, file: &SlotFile, sent: Sent, is_cancelled: &AtomicBool) -> io::Result<()> {
-    socket.write_all(line(&Answer::Sent(sent)).as_bytes())?;
-    write_slot(file, &mut socket, is_cancelled)
+fn send_to(mut socket: &StdStream, file: &SlotFile, sent: Sent, stop: &Stop) -> io::Result<()> {
+    stop.watch(socket)?;
+    let first = line(&Answer::Sent(sent));
+    stop.sort(socket.write_all(first.as_bytes()).and_then(|()| write_slot(file, &mut socket, stop)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Read as _, net::TcpListener, thread};
+
+    use checkpoint::message::Format;
+
+    use super::*;
+
+    #[test]
+    fn a_cancelled_send_does_not_wait_for_the_other_node() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let mut slow = StdStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        // More than the buffers of two sockets.
+        let (file, stop) = (SlotFile::new(64 << 20).unwrap(), Stop::default());
+        let sent = Sent { step: 1, saved_in: 0, rank: 0, world: 1, format: Format::Pt, path: String::new() };
+        thread::scope(|scope| {
+            let send = scope.spawn(|| send_to(&socket, &file, sent, &stop));
+            assert_ne!(slow.read(&mut [0; 100]).unwrap(), 0, "sending has begun");
+            stop.set();
+            assert_eq!(send.join().unwrap().unwrap_err().kind(), io::ErrorKind::Interrupted);
+        });
+    }
 }

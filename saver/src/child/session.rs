@@ -25,6 +25,7 @@ use super::{
     persist::Running,
     sending::Asker,
     slot_file::SlotFile,
+    stop::Stop,
     threads::Threads,
 };
 
@@ -46,8 +47,8 @@ pub(super) struct Session {
     /// Nodes that have asked for a slot.
     pub(super) askers: BTreeMap<SendId, Asker>,
     pub(super) sends: u64,
-    /// Slots that are fetched: whether they are no longer needed.
-    pub(super) fetches: BTreeMap<FetchId, Arc<AtomicBool>>,
+    /// Slots that are fetched, and what ends that.
+    pub(super) fetches: BTreeMap<FetchId, Arc<Stop>>,
     pub(super) run_id: String,
     pub(super) epoch: u64,
     pub(super) ticket: String,

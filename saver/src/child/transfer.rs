@@ -12,7 +12,6 @@
 
 use std::{
     io::{self, Read, Write},
-    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -22,7 +21,7 @@ use checkpoint::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::slot_file::SlotFile;
+use super::{slot_file::SlotFile, stop::Stop};
 
 /// The version of this protocol.
 pub(super) const VERSION: u32 = 1;
@@ -83,21 +82,21 @@ pub(super) fn line<T: Serialize>(message: &T) -> String {
 /// Writes the bytes of a slot.
 ///
 /// # Errors
-/// When the other node does not take them, or `is_cancelled` becomes true. The last frame is not written then.
-pub(super) fn write_slot(slot: &SlotFile, to: &mut impl Write, is_cancelled: &AtomicBool) -> io::Result<()> {
+/// When the other node does not take them, or when it is to stop. The last frame is not written then.
+pub(super) fn write_slot(slot: &SlotFile, to: &mut impl Write, stop: &Stop) -> io::Result<()> {
     let mut block = vec![0; usize::try_from(FRAME).map_err(io::Error::other)?];
     let mut offset = 0;
     while offset < slot.bytes() {
         let length = usize::try_from((slot.bytes() - offset).min(FRAME)).map_err(io::Error::other)?;
         let bytes = block.get_mut(..length).ok_or(io::ErrorKind::InvalidInput)?;
         slot.read_exact_at(bytes, offset)?;
-        // After the read: a save that takes the slot writes only when this is true.
-        check(is_cancelled)?;
+        // After the read: a save that takes the slot writes only when it is set.
+        stop.check()?;
         to.write_all(&head(bytes)?)?;
         to.write_all(bytes)?;
         offset += bytes.len() as u64;
     }
-    check(is_cancelled)?;
+    stop.check()?;
     to.write_all(&[0; 8])?;
     to.flush()
 }
@@ -106,14 +105,14 @@ pub(super) fn write_slot(slot: &SlotFile, to: &mut impl Write, is_cancelled: &At
 ///
 /// # Errors
 /// When they are not those that were sent, not as many as the slot has, or do not come.
-pub(super) fn read_slot(from: &mut impl Read, slot: &SlotFile, is_cancelled: &AtomicBool) -> io::Result<()> {
+pub(super) fn read_slot(from: &mut impl Read, slot: &SlotFile, stop: &Stop) -> io::Result<()> {
     let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
     let mut block = vec![0; usize::try_from(FRAME).map_err(io::Error::other)?];
     let mut offset = 0;
     loop {
         let mut head = [0; 8];
         from.read_exact(&mut head)?;
-        check(is_cancelled)?;
+        stop.check()?;
         let [a, b, c, d, crc @ ..] = head;
         let (length, crc) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes(crc));
         if length == 0 {
@@ -147,13 +146,6 @@ fn head(bytes: &[u8]) -> io::Result<[u8; 8]> {
     Ok([a, b, c, d, e, f, g, h])
 }
 
-fn check(is_cancelled: &AtomicBool) -> io::Result<()> {
-    if is_cancelled.load(Ordering::SeqCst) {
-        return Err(io::Error::new(io::ErrorKind::Interrupted, "it is no longer needed"));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,7 +165,7 @@ mod tests {
 
     #[test]
     fn what_is_sent_arrives() {
-        let no = AtomicBool::new(false);
+        let no = Stop::default();
         for bytes in [1, 4096, (1 << 20) - 1, 1 << 20, (3 << 20) + 5] {
             let (from, to, mut wire) = (slot(bytes), SlotFile::new(bytes as u64).unwrap(), Vec::new());
             write_slot(&from, &mut wire, &no).unwrap();
@@ -184,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_flipped_bit_a_missing_end_and_other_sizes_are_found() {
-        let no = AtomicBool::new(false);
+        let no = Stop::default();
         let (from, mut wire) = (slot(3_000_000), Vec::new());
         write_slot(&from, &mut wire, &no).unwrap();
         let read = |wire: &[u8], bytes: u64| {
@@ -209,7 +201,9 @@ mod tests {
     #[test]
     fn what_is_cancelled_has_no_end() {
         let (from, mut wire) = (slot(100), Vec::new());
-        write_slot(&from, &mut wire, &AtomicBool::new(true)).unwrap_err();
+        let stop = Stop::default();
+        stop.set();
+        write_slot(&from, &mut wire, &stop).unwrap_err();
         assert_eq!(wire, Vec::<u8>::new());
     }
 }
