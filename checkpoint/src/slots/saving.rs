@@ -288,9 +288,13 @@ impl Saver {
         };
         // The round that runs was told what to restore without it.
         let held = held.filter(|held| !is_over && !held.is_stale);
-        if let Some(held) = held
+        let known = self.dirs.get(&shard.dir);
+        if let Some(mut held) = held
             && let Some(slot) = self.shards.get_mut(shard).and_then(|shard| shard.slot_mut(slot))
         {
+            // The job may have said it while the slot was written.
+            let said = known.map_or(0, |known| known.given_up(held.step, held.saved_in));
+            held.given_up = held.given_up.max(said);
             slot.state = SlotState::Whole(held);
         }
         if write.inherits {

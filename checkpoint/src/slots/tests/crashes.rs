@@ -96,6 +96,29 @@ fn a_commit_that_was_sent_before_the_death_counts() {
     assert_eq!(died(&mut bench, 1), []);
 }
 
+/// Another node has failed to write the step that dies here before its commit, or before the first byte of the next one.
+#[test]
+fn what_is_whole_after_a_death_knows_how_often_the_job_has_given_it_up() {
+    for is_finished in [true, false] {
+        let (mut bench, writer, _) = Bench::with_writer();
+        if !is_finished {
+            bench.save(writer, 1, Storage::Memory);
+            bench.save(writer, 2, Storage::Memory);
+        }
+        let (slot, _) = bench.begin(writer, if is_finished { 1 } else { 3 });
+        let reason = "disk full".to_owned();
+        bench.agent(ToSaver::Fail { dir: dir(), step: 1, saved_in: Some(0), given_up: 1, reason });
+        died(&mut bench, 1);
+        bench.handle(Event::HeaderRead { slot, result: Ok(header(1, 0, 1)) });
+        let persist = bench.agent(ToSaver::Persist { dir: dir(), step: 1, replicas: Vec::new() });
+        let told = bench.persisted(persist_id(&persist), vec![sum(&path(1, 0))]);
+        let is_known = |effect: &Effect| {
+            matches!(effect, Effect::Tell(FromSaver::Persisted { step: 1, given_up: 1, .. }))
+        };
+        assert!(told.iter().any(is_known), "{told:?}");
+    }
+}
+
 #[test]
 fn a_death_that_is_never_seen_does_not_hold_the_state_for_ever() {
     let (mut bench, writer, _) = Bench::with_writer();
