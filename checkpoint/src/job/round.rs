@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     Moment,
-    message::{Dir, RestorePoint, RestoreSource},
+    message::{Dir, RestorePoint, RestoreSource, ShardState},
 };
 
 impl<N: Ord + Clone> JobCheckpoints<N> {
@@ -189,16 +189,22 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         for (step, save) in &folder.saves {
             match &save.committer {
                 Some(committer) if is_there(committer) => {}
-                Some(committer) => lost.push((*step, Some(committer.clone()))),
-                None if (0..save.n_shards).all(|shard| can_come(*step, save, shard)) => {}
-                None => lost.push((*step, None)),
+                Some(committer) => lost.push((*step, Ok(committer.clone()))),
+                None => {
+                    let missing = (0..save.n_shards).find(|shard| !can_come(*step, save, *shard));
+                    lost.extend(missing.map(|shard| (*step, Err(shard))));
+                }
             }
         }
         let mut effects = Vec::new();
         for (step, committer) in lost {
             effects.extend(match committer {
-                Some(committer) => self.replace_committer(now, &committer),
-                None => self.fail(now, dir, step, "a node that has a shard of it is gone"),
+                Ok(committer) => self.replace_committer(now, &committer),
+                Err(shard) => {
+                    let reason =
+                        format!("shard {shard} is not on disk, and no node of the new round will write it");
+                    self.fail(now, dir, step, &reason)
+                }
             });
         }
         // What is complete was left by a round whose nodes are all gone.
@@ -215,9 +221,13 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
             return;
         }
         let mut adopted: BTreeMap<u64, BTreeMap<u32, N>> = BTreeMap::new();
-        // What was given up in this round its node drops when it hears of that, and says no more.
-        let comes = |step: &&u64| Some(**step) > committed && !folder.has_failed(**step, self.round);
+        // What was given up in the round that last ran on its node that drops when it hears so, and says no more.
+        let is_dropped = |step: u64, state: &ShardState| {
+            let failure = folder.failed.get(&step);
+            failure.is_some_and(|failure| state.round.is_none_or(|round| failure.round >= round))
+        };
         for (shard, node, state) in folder.holders.states() {
+            let comes = |step: &&u64| Some(**step) > committed && !is_dropped(**step, state);
             for step in state.wishes.iter().filter(comes) {
                 adopted.entry(*step).or_default().insert(shard, node.clone());
             }

@@ -60,6 +60,7 @@ fn shard(rank: u32, world: u32, steps: &[u64], wishes: &[u64]) -> ShardState {
         layout_id: 7,
         bytes: 1000,
         endpoint: None,
+        round: None,
     }
 }
 

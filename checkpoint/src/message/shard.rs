@@ -87,6 +87,9 @@ pub struct ShardState {
     /// Where other nodes fetch it; `None`: nowhere.
     #[serde(default)]
     pub endpoint: Option<Endpoint>,
+    /// The round that ran on this node; `None`: none has. What the job has said before that round the node has heard.
+    #[serde(default)]
+    pub round: Option<u32>,
 }
 
 /// Where a saver answers the savers of other nodes.

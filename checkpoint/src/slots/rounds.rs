@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, ops::Range};
 
-use super::{Saver, api::Connection, client::Client};
+use super::{Saver, api::Connection, client::Client, shard::Shard};
 use crate::{
     Moment,
-    message::{Dir, FromSaver, RestorePoint, RestoreSource, ShardState, ToSaver},
+    message::{Dir, FromSaver, RestorePoint, RestoreSource, ShardId, ShardState, ToSaver},
 };
 
 /// How long the agent waits for what is in memory after the end of all workers. Their pidfds are readable by then.
@@ -152,9 +152,11 @@ impl Saver {
     pub(super) fn tell_state(&mut self) {
         // Of a shard that was never here, nothing is known before it is fetched.
         let known = self.shards.iter().filter(|(_, shard)| !shard.is_leaving && shard.facts.world > 0);
-        let shards = known.map(|(id, shard)| shard.state(id, self.disk_step(&id.dir), self.endpoint.clone()));
-        let shards: Vec<ShardState> = shards.collect();
         let round = self.terms.as_ref().map(|terms| terms.round);
+        let state = |(id, shard): (&ShardId, &Shard)| {
+            shard.state(id, self.disk_step(&id.dir), self.endpoint.clone(), round)
+        };
+        let shards: Vec<ShardState> = known.map(state).collect();
         self.tell(FromSaver::State { round, shards });
     }
 

@@ -381,6 +381,7 @@ impl Shard {
         id: &ShardId,
         disk_step: Option<u64>,
         endpoint: Option<Endpoint>,
+        round: Option<u32>,
     ) -> ShardState {
         let held = || self.slots.iter().filter_map(Slot::held);
         let ascending = |mut steps: Vec<u64>| {
@@ -407,6 +408,7 @@ impl Shard {
             layout_id: layout.map_or(0, |layout| layout.id),
             bytes: layout.map_or(0, |layout| layout.bytes),
             endpoint,
+            round,
         }
     }
 }

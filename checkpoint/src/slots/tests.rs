@@ -328,7 +328,8 @@ fn persisted(step: u64, saved_in: u32, shard: u32, n_shards: u32) -> Effect {
     tell(FromSaver::Persisted { dir: dir(), step, saved_in, given_up: 0, shard })
 }
 
-fn state(round: u32, shards: Vec<ShardState>) -> Effect {
+fn state(round: u32, mut shards: Vec<ShardState>) -> Effect {
+    shards.iter_mut().for_each(|shard| shard.round = Some(round));
     tell(FromSaver::State { round: Some(round), shards })
 }
 
@@ -355,5 +356,6 @@ fn shard_state(
         layout_id: if steps.is_empty() { 0 } else { LAYOUT },
         bytes: if steps.is_empty() { 0 } else { BYTES },
         endpoint: None,
+        round: None,
     }
 }

@@ -212,6 +212,7 @@ pub(super) fn folders(shards: Vec<ShardState>) -> Vec<pb::CheckpointFolder> {
             layout_id: state.layout_id,
             bytes: state.bytes,
             endpoint: state.endpoint.map(endpoint_of),
+            round: state.round,
         };
         let is_new = folders.last().is_none_or(|last| last.dir != dir);
         // Tags and lengths: less than 16 bytes each.
@@ -266,6 +267,7 @@ fn shard_state(dir: Dir, wire: pb::ShardState) -> Result<ShardState, ConvertErro
         layout_id: wire.layout_id,
         bytes: slot_bytes(wire.bytes)?,
         endpoint: wire.endpoint.map(endpoint).transpose()?,
+        round: wire.round,
     })
 }
 
@@ -319,7 +321,7 @@ fn steps(steps: Vec<u64>, field: &'static str) -> Result<Vec<u64>, ConvertError>
     }
     if let Some(pair) = steps.windows(2).find(|pair| pair[0] >= pair[1]) {
         let value = pair[1];
-        return Err(ConvertError::Range { field, value, expected: "more than the one before" });
+        return Err(ConvertError::Range { field, value, expected: "more than the step before it" });
     }
     steps.into_iter().map(step).collect()
 }

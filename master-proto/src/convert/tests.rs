@@ -282,7 +282,7 @@ fn every_choice_of_a_check_survives_the_wire_and_one_that_is_not_said_is_refused
 
 #[test]
 fn a_fault_of_its_own_survives_the_wire_and_nonsense_of_a_check_does_not() {
-    let fault = LocalFault::new("gpu 3", "r");
+    let fault = LocalFault::new("GPU 3", "r");
     let broken = checked(Some(fault));
     assert_eq!(Checked::try_from(pb::Checked::from(broken.clone())), Ok(broken));
     let terms = |straggler_permille| pb::CheckTerms {

@@ -137,7 +137,7 @@ fn a_lost_node_takes_its_shards_with_it() {
     job.says("a", pair(0, 4, &[6], &[]));
     let (points, effects) = job.begin_round(now(9), 1, 2, members(&["a"]));
     assert_eq!(points, []);
-    let reason = "a node that has a shard of it is gone";
+    let reason = "shard 1 is not on disk, and no node of the new round will write it";
     assert_eq!(effects, [note_failed(5, reason), send("a", fail(5, reason))]);
 }
 
@@ -230,6 +230,26 @@ fn what_is_complete_but_for_its_manifest_is_waited_for() {
     let states = vec![("a", vec![copy(0, &[30, 40], &[])]), ("b", vec![copy(2, &[30], &[])])];
     let (points, _) = next_round(&mut job, states);
     assert_eq!(points, [RestorePoint { pending: Some(40), ..memory(30) }]);
+}
+
+/// It was told so, but no round has run there since: the order is still on its way.
+#[test]
+fn a_step_that_its_node_drops_when_it_hears_of_its_failure_is_not_waited_for() {
+    for (round, pending) in [(None, None), (Some(0), None), (Some(1), Some(40))] {
+        let mut job = job(&["a", "b"]);
+        job.says("a", vec![copy(0, &[40], &[])]);
+        let failed = job.on_failed(now(5), &"a", &dir(), 40, Some(0), Some(0), "disk full");
+        assert_eq!(failed[0], note_failed(40, "disk full"));
+        let mut begin = |next: u32| {
+            job.end_round();
+            job.says("a", vec![ShardState { round, ..copy(0, &[], &[40]) }]);
+            job.says("b", vec![]);
+            job.begin_round(now(10), next, 4, members(&["a", "b"])).0
+        };
+        begin(1);
+        let points = begin(2);
+        assert_eq!(points.first().and_then(|point| point.pending), pending, "{round:?} {points:?}");
+    }
 }
 
 #[test]

@@ -120,7 +120,8 @@ fn the_manifest_is_written_by_another_node_when_the_first_is_gone() {
     assert_eq!(job.on_gone(now(6), &"a"), [send("b", commit(5, 4))]);
     // The next round may have nodes that see the files; without one, the step is given up in time.
     assert_eq!(job.on_gone(now(6), &"b"), []);
-    let reason = "the nodes that wrote it are gone";
+    let reason = "its manifest was not written, because the nodes that wrote its shards left or were lost, or \
+                  their savers exited";
     let failed = vec![note_failed(5, reason), send("a", fail(5, reason)), send("b", fail(5, reason))];
     assert_eq!(job.clone().on_deadline(now(606)), failed);
     let (points, effects) = job.begin_round(now(9), 1, 2, members(&["c"]));
@@ -177,7 +178,8 @@ fn a_step_whose_shard_is_lost_with_its_node_fails_at_once() {
     job.says("a", pair(0, 4, &[4], &[4]));
     job.says("b", pair(2, 4, &[4], &[4]));
     job.persisted("b", 4, 2, 4);
-    let reason = "the node that has shard 3 in memory is gone";
+    let reason =
+        "the saver that had shard 3 in memory exited, or its node was lost, before the shard was on disk";
     let failed = job.on_gone(now(6), &"b");
     assert_eq!(failed, [note_failed(4, reason), send("a", fail(4, reason)), send("b", fail(4, reason))]);
 }

@@ -25,6 +25,7 @@ fn state(path: &str, shard: u32) -> ShardState {
         layout_id: u64::MAX,
         bytes: 1 << 30,
         endpoint: Some(Endpoint { port: 40_000, ticket: "ab".into() }),
+        round: Some(3),
     }
 }
 
@@ -191,7 +192,10 @@ fn nonsense_is_refused_with_the_field_and_the_value() {
     assert_eq!(refused(wire(|it| it.shard = 2000)), "shard is 2000, expected below n_shards");
     assert_eq!(refused(wire(|it| it.n_shards = 0)), "n_shards is 0, expected 1 to 1048576");
     assert_eq!(refused(wire(|it| it.rank = 2000)), "rank is 2000, expected below world");
-    assert_eq!(refused(wire(|it| it.steps = vec![4, 4])), "steps is 4, expected more than the one before");
+    assert_eq!(
+        refused(wire(|it| it.steps = vec![4, 4])),
+        "steps is 4, expected more than the step before it"
+    );
     assert_eq!(refused(wire(|it| it.steps = (0..17).collect())), "steps has 17 bytes or items (maximum: 16)");
     let persisted = |change: fn(&mut pb::ShardFile)| {
         let mut shard = pb::ShardFile::from(file("x", 1));

@@ -32,6 +32,7 @@ fn shards(steps: &[u64]) -> Vec<ShardState> {
         layout_id: 0,
         bytes: 0,
         endpoint: None,
+        round: None,
     }]
 }
 

@@ -497,6 +497,7 @@ fn shard_state(shard: u32) -> ShardState {
         layout_id: 5,
         bytes: 4096,
         endpoint: Some(Endpoint { port: 40_000, ticket: "0123456789abcdef".into() }),
+        round: Some(7),
     }
 }
 
