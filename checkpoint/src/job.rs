@@ -97,10 +97,18 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
     pub fn on_state(&mut self, now: Moment, node: &N, shards: Vec<ShardState>) -> Vec<Effect<N>> {
         self.forget_state(node);
         let mut touched = BTreeSet::new();
-        for state in shards.into_iter().take(MAX_SHARDS).filter_map(bounded) {
+        for mut state in shards.into_iter().take(MAX_SHARDS).filter_map(bounded) {
             let dir = state.dir.clone();
             if !self.dirs.contains_key(&dir) && !self.has_room() {
                 continue;
+            }
+            let is_of_before = state.round < Some(self.round);
+            if is_of_before || state.awaits_fetches {
+                // The node gives up what is newer when it hears what the round restores.
+                let last = self.newest_in_memory(node, &dir, is_of_before);
+                state.steps.retain(|step| Some(*step) <= last);
+                let is_running = self.awaited.is_none();
+                state.wishes.retain(|step| !is_running || Some(*step) <= last);
             }
             let folder = self.dirs.entry(dir.clone()).or_default();
             folder.hold(node, state);
@@ -116,6 +124,14 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
             effects.extend(self.spread(now, dir));
         }
         effects
+    }
+
+    /// The newest step that a node may restore from its memory in this round. If it has heard of the round, it has given
+    /// up what it was told to.
+    fn newest_in_memory(&self, node: &N, dir: &Dir, is_of_before: bool) -> Option<u64> {
+        let member = self.members.iter().find(|member| member.node == *node)?;
+        let point = self.points.iter().find(|point| point.dir == *dir)?;
+        point.newest_in_memory(is_of_before.then_some(member.first_rank))
     }
 
     /// A node is gone, and its memory with it.
@@ -144,8 +160,8 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         saves.chain(self.dirs.values().filter_map(JobFolder::fetch_deadline)).min()
     }
 
-    /// Gives up what took too long. A manifest is waited for as long as its node lives, and ordered again: it may be
-    /// written at any time, so its files must stay.
+    /// Gives up steps and fetches that took too long. A manifest is waited for as long as its node lives, and
+    /// ordered again: it may be written at any time, so its files must stay.
     pub fn on_deadline(&mut self, now: Moment) -> Vec<Effect<N>> {
         let (seconds, until) = (self.save_timeout_ms / 1000, now.plus(self.save_timeout_ms));
         let (mut effects, mut late) = (self.end_late_fetches(now), Vec::new());
@@ -163,7 +179,9 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
                 }
                 let (done, of) = (save.files.len(), save.n_shards);
                 let reason = if save.is_complete() {
-                    "the nodes that wrote it are gone".to_owned()
+                    "its manifest was not written, because the nodes that wrote its shards left or were lost, \
+                     or their savers exited"
+                        .to_owned()
                 } else {
                     format!(
                         "only {done} of {of} shards were on disk after {seconds} s; check the disks of the other nodes"

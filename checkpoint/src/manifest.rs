@@ -224,7 +224,7 @@ fn check_sum(sum: &FileSum) -> Result<(), Bad> {
     Ok(())
 }
 
-/// Names are relative without `.`, `..` and empty components, or absolute and just as plain.
+/// The name of a file is relative or absolute, without `.`, `..` and empty components.
 fn check_name(name: &str) -> Result<(), Bad> {
     let full = if name.starts_with('/') { name.to_owned() } else { format!("/{name}") };
     match absolute(&full) {

@@ -30,10 +30,10 @@ pub struct Token {
 /// The token cannot be used in a header.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// It is empty.
+    /// The token is empty.
     #[error("the job token is empty")]
     Empty,
-    /// It has control or non-ASCII characters.
+    /// The token has control or non-ASCII characters, or spaces.
     #[error("the job token may have visible ASCII characters only, and no spaces")]
     NotAscii,
 }
@@ -76,7 +76,7 @@ impl Token {
         header.len() == ours.len() && differs == 0
     }
 
-    /// Checks that a request carries it, in constant time.
+    /// Checks, in constant time, that a request carries the token.
     ///
     /// # Errors
     /// It does not.

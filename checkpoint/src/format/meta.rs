@@ -74,7 +74,7 @@ pub struct Meta {
     pub tree: Tree,
 }
 
-/// Why a meta cannot be used.
+/// Why the metadata of a slot cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MetaError {
     #[error("the metadata has {size} bytes (maximum: {MAX_BYTES})")]

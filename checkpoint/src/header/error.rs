@@ -1,6 +1,6 @@
 //! Why a slot cannot be used.
 
-/// Why the bytes of a slot are no whole state.
+/// Why a slot does not hold a complete state.
 #[derive(Debug, thiserror::Error)]
 pub enum HeaderError {
     #[error("the header has {bytes} bytes; expected {}", super::HEADER_LEN)]

@@ -52,7 +52,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads the numbers. The checksum is not compared yet: [`Header::check`].
+    /// Reads the numbers at the beginning of a slot. The checksum is not compared yet: [`Header::check`].
     ///
     /// # Errors
     /// When the slot is not whole, or a number does not fit into a slot of `slot_len` bytes.

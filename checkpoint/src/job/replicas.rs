@@ -290,7 +290,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         order.into_iter().collect()
     }
 
-    /// The memory of a node is gone.
+    /// The memory of a node was lost, with the node or its saver.
     pub(super) fn fetches_lost(&mut self, now: Moment, node: &N) -> Vec<Effect<N>> {
         let mut lost = Vec::new();
         for (dir, folder) in &mut self.dirs {
@@ -300,12 +300,12 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
                 lost.push(dir.clone());
             }
         }
-        let reason = "the saver of a node has ended";
+        let reason = "a node left or was lost, or its saver exited";
         let decided = Decided::NotFetched { reason: reason.to_owned() };
         lost.into_iter().flat_map(|dir| self.decide(now, &dir, decided.clone())).collect()
     }
 
-    /// Ends what takes too long.
+    /// Gives up fetches that take too long.
     pub(super) fn end_late_fetches(&mut self, now: Moment) -> Vec<Effect<N>> {
         let mut late = Vec::new();
         for (dir, folder) in &mut self.dirs {
@@ -337,6 +337,9 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
             Decided::NotFetched { reason } => {
                 let reason = cut(&reason);
                 folder.holders.keep_up_to(memory);
+                for point in self.points.iter_mut().filter(|point| point.dir == *dir) {
+                    point.fetched = None;
+                }
                 let restored = memory.max(folder.committed);
                 let newer = folder.saves.keys().copied().filter(|step| Some(*step) > restored);
                 let newer: Vec<u64> = newer.collect();

@@ -88,7 +88,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         save.unable.remove(node);
         if save.n_shards != file.n_shards {
             let reason = format!(
-                "shard {} is one of {} shards, the others are of {}",
+                "shard {} belongs to a state of {} shards, the other shards of the step to a state of {}",
                 file.shard, file.n_shards, save.n_shards
             );
             return self.fail(now, dir, step, &reason);
@@ -142,7 +142,9 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
                 // The next round has nodes that may have the folder.
                 return Vec::new();
             }
-            return self.fail(now, dir, step, "the nodes that wrote it are gone");
+            let reason = "its manifest was not written, because the nodes that wrote its shards left or were \
+                          lost, or their savers exited";
+            return self.fail(now, dir, step, reason);
         };
         save.committer = Some(node.clone());
         save.until = until;
@@ -307,7 +309,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         effects
     }
 
-    /// Steps that a node was to write a shard of, which is gone with its memory.
+    /// Steps that a node was to write a shard of, which was lost with the memory of the node or its saver.
     pub(super) fn fail_lost(&mut self, now: Moment, node: &N) -> Vec<Effect<N>> {
         let mut lost = Vec::new();
         for (dir, folder) in &self.dirs {
@@ -316,11 +318,11 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
                     of == node && !save.files.contains_key(shard) && !folder.has(node, *shard, *step)
                 };
                 if let Some((shard, _)) = save.ordered.iter().find(|(shard, of)| is_lost((shard, of))) {
-                    lost.push((
-                        dir.clone(),
-                        *step,
-                        format!("the node that has shard {shard} in memory is gone"),
-                    ));
+                    let reason = format!(
+                        "the saver that had shard {shard} in memory exited, or its node was lost, before the \
+                         shard was on disk"
+                    );
+                    lost.push((dir.clone(), *step, reason));
                 }
             }
         }

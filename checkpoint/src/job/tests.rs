@@ -61,6 +61,7 @@ fn shard(rank: u32, world: u32, steps: &[u64], wishes: &[u64]) -> ShardState {
         bytes: 1000,
         endpoint: None,
         round: None,
+        awaits_fetches: false,
     }
 }
 
@@ -178,7 +179,9 @@ impl Job {
         assert_eq!(self.on_committed(now(6), &node, &dir(), step)[0], note_committed(step, 1));
     }
 
-    fn says(&mut self, node: &'static str, shards: Vec<ShardState>) -> Vec<Effect<&'static str>> {
+    /// What the node has, which knows what the round restores.
+    fn says(&mut self, node: &'static str, mut shards: Vec<ShardState>) -> Vec<Effect<&'static str>> {
+        shards.iter_mut().for_each(|shard| shard.round = Some(self.round));
         self.on_state(now(4), &node, shards)
     }
 }

@@ -29,7 +29,8 @@ pub enum PathError {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Dir(String);
 
-/// By hand, because a derived `try_from` hides the type's name from what follows the shape of the journal.
+/// The journal has another value than an absolute path. By hand, because a derived `try_from` hides the type's
+/// name from what follows the shape of the journal.
 impl<'de> Deserialize<'de> for Dir {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct DirVisitor;

@@ -87,9 +87,13 @@ pub struct ShardState {
     /// Where other nodes fetch it; `None`: nowhere.
     #[serde(default)]
     pub endpoint: Option<Endpoint>,
-    /// The round that ran on this node; `None`: none has. What the job has said before that round the node has heard.
+    /// The round that began last on this node; `None`: none has. The node has heard all that the job said before that
+    /// round, and may not have heard what it said since.
     #[serde(default)]
     pub round: Option<u32>,
+    /// It has not heard whether that round restores what nodes fetch.
+    #[serde(default)]
+    pub awaits_fetches: bool,
 }
 
 /// Where a saver answers the savers of other nodes.
@@ -206,6 +210,19 @@ pub struct RestorePoint {
     /// from memory, or until one cannot have it. Never together with `pending`.
     #[serde(default)]
     pub fetched: Option<FetchedStep>,
+}
+
+impl RestorePoint {
+    /// The newest step that a node may restore from memory. What is newer there is of a course of the training that no
+    /// rank continues. With its first rank: as the round begins, before it fetches anything.
+    #[must_use]
+    pub fn newest_in_memory(&self, first_rank: Option<u32>) -> Option<u64> {
+        match &self.fetched {
+            Some(fetched) if first_rank.is_some_and(|rank| fetched.void.contains(&rank)) => None,
+            Some(fetched) => Some(fetched.step),
+            None => (self.source == RestoreSource::Memory).then_some(self.step),
+        }
+    }
 }
 
 /// A step that is in memory, but not of every node that needs it.

@@ -1,4 +1,4 @@
-//! Slots are made, and given back when nothing needs them.
+//! Allocates slots, and frees them when nothing needs them.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ const SLOTS: u32 = 3;
 const FEWEST: u32 = 2;
 
 impl Saver {
-    /// `None`: slots are being made.
+    /// Allocates the slots that a client asks for. `None`: the reply comes when they are allocated.
     pub(super) fn advance_alloc(
         &mut self,
         connection: Connection,
@@ -192,9 +192,10 @@ impl Saver {
         slot.is_filling = false;
         match result {
             Ok(()) => slot.is_filled = true,
-            // Tried again with the next write to disk. A save that takes it meanwhile gets its memory page by page.
+            // Retried with the next write to disk. A save that takes it meanwhile gets its memory page by page.
             Err(error) => self.warn(format!(
-                "the third slot of a checkpoint has no memory yet: {error}; trying again at the next write to disk"
+                "no memory for the third slot of a shard, which takes saves during a write to disk: {error}; \
+                 retrying at the next write to disk"
             )),
         }
     }

@@ -309,7 +309,8 @@ impl Saver {
         let own = &self.settings.run_id;
         if run_id != *own {
             let text = format!(
-                "this saver belongs to run `{own}`, not to `{run_id}`; leave TORCHELASTIC_RUN_ID as it is in the worker"
+                "this saver belongs to run `{own}`, not to `{run_id}`; do not change TORCHELASTIC_RUN_ID in \
+                 the worker"
             );
             return Err(Box::new(refuse(Invalid, text)));
         }
@@ -329,7 +330,7 @@ impl Saver {
         Ok(terms)
     }
 
-    /// `None`: something must come first.
+    /// Answers `hello`. `None`: the reply comes later, when the round is known and the folder was read.
     fn hello_answer(
         &mut self,
         connection: Connection,
@@ -348,7 +349,8 @@ impl Saver {
         let (round, world, ranks) = (terms.round, terms.world, terms.ranks());
         if hello.world != world || !ranks.contains(&hello.rank) {
             let text = format!(
-                "rank {} of {} is not on this node, which has ranks {} to {} of {}; leave RANK and WORLD_SIZE as they are",
+                "rank {} of {} is not on this node, which has ranks {} to {} of {}; do not change RANK and \
+                 WORLD_SIZE",
                 hello.rank,
                 hello.world,
                 ranks.start,

@@ -76,7 +76,7 @@ impl Saver {
         }
     }
 
-    /// Says beforehand that the time is too short, if it is.
+    /// Says how much is to be written to disk before the saver exits, and warns if the time is too short.
     fn foretell(&mut self, grace_ms: u64) {
         let of_shard = |shard: &Shard| {
             let waits = shard.slots.iter().filter(|slot| slot.disk() != Disk::No);
@@ -122,7 +122,8 @@ impl Saver {
         }
         if !is_done && !ending.is_abandoned {
             self.warn(
-                "the time limit is over; checkpoints that were still to be written to disk are lost"
+                "timed out before all steps were written to disk; the next run loads the newest step that is \
+                 complete there"
                     .to_owned(),
             );
         }
@@ -137,7 +138,7 @@ impl Saver {
         }
     }
 
-    /// No request stays without an answer.
+    /// Answers a request that still waits when the saver exits.
     fn answer_last(&mut self, connection: Connection) {
         let text = "the saver exits, because the run has ended";
         let Some(client) = self.clients.get_mut(&connection) else { return };

@@ -167,7 +167,7 @@ impl Saver {
         }
         let Some(shard) = self.shards.get_mut(id) else { return Ok(()) };
         if shard.is_replica && shard.slots.len() + shard.unallocated() >= REPLICA_SLOTS {
-            return Err("no slot of the replica can be taken".to_owned());
+            return Err("all slots of the replica are in use".to_owned());
         }
         let is_replica = shard.is_replica;
         if self.room() < bytes {
@@ -187,7 +187,7 @@ impl Saver {
         Ok(())
     }
 
-    /// Whether the slots were for a fetch.
+    /// Continues a fetch whose slot was allocated, or not. Returns whether the slots were for a fetch.
     pub(super) fn on_fetch_slot(&mut self, slots: &[SlotId], result: &Result<(), NoRoom>) -> bool {
         let is_it = |it: &Fetching| !it.has_slot && slots == [it.slot];
         let found = self.shards.iter_mut().find_map(|(id, shard)| {

@@ -39,7 +39,7 @@ impl Saver {
         newest.held().filter(|held| held.saved_in == identity.round).map(|held| (held.step, newest.id))
     }
 
-    fn restore_point(&self, dir: &Dir) -> Option<&RestorePoint> {
+    pub(super) fn restore_point(&self, dir: &Dir) -> Option<&RestorePoint> {
         self.terms.as_ref()?.restore.get(dir)
     }
 
@@ -140,7 +140,8 @@ impl Saver {
         }
     }
 
-    /// Of a step that has failed, all ranks were told after they were told of older ones that count.
+    /// Loads the newest step before one that could not be written. All ranks were told of that failure after they
+    /// were told of older steps that count.
     fn load_without(&mut self, connection: Connection, dir: &Dir, failed: u64) -> Next {
         let point = self.restore_point(dir).filter(|point| point.source == RestoreSource::Disk);
         let Some(step) = point.map(|point| point.step) else { return self.load_now(connection, dir, None) };

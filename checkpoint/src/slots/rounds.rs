@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, ops::Range};
 use super::{Saver, api::Connection, client::Client, shard::Shard};
 use crate::{
     Moment,
-    message::{Dir, FromSaver, RestorePoint, RestoreSource, ShardId, ShardState, ToSaver},
+    message::{Dir, FromSaver, RestorePoint, ShardId, ShardState, ToSaver},
 };
 
 /// How long the agent waits for what is in memory after the end of all workers. Their pidfds are readable by then.
@@ -91,12 +91,7 @@ impl Saver {
             let is_moved = !shard.facts.replicated && !ranks.contains(&shard.facts.rank);
             let is_void = memory_is_void && !shard.facts.replicated;
             let point = terms.restore.get(&id.dir).filter(|_| !is_void);
-            let last = point.and_then(|point| match &point.fetched {
-                Some(fetched) if fetched.void.contains(&terms.first_rank) => None,
-                Some(fetched) => Some(fetched.step),
-                None => (point.source == RestoreSource::Memory).then_some(point.step),
-            });
-            // What is newer is of a course of the training that no rank continues.
+            let last = point.and_then(|point| point.newest_in_memory(Some(terms.first_rank)));
             let keeps = |held: &super::shard::Held| last.is_some_and(|last| held.step <= last);
             let reason = "its round ended before all shards of the step were in memory";
             shard.void(keeps, reason);
@@ -154,7 +149,8 @@ impl Saver {
         let known = self.shards.iter().filter(|(_, shard)| !shard.is_leaving && shard.facts.world > 0);
         let round = self.terms.as_ref().map(|terms| terms.round);
         let state = |(id, shard): (&ShardId, &Shard)| {
-            shard.state(id, self.disk_step(&id.dir), self.endpoint.clone(), round)
+            let awaits_fetches = self.restore_point(&id.dir).is_some_and(|point| point.fetched.is_some());
+            shard.state(id, self.disk_step(&id.dir), self.endpoint.clone(), (round, awaits_fetches))
         };
         let shards: Vec<ShardState> = known.map(state).collect();
         self.tell(FromSaver::State { round, shards });

@@ -42,7 +42,7 @@ impl Saver {
         (layout_id, bytes): (u64, u64),
     ) -> Result<(super::SlotId, Sent), String> {
         if self.ending.is_some() {
-            return Err("the saver is about to end".to_owned());
+            return Err("the saver is about to exit, because the run is ending".to_owned());
         }
         let sends = self.shards.values().flat_map(|shard| &shard.slots).map(|slot| slot.sends.len());
         if sends.sum::<usize>() >= MAX_SENDS {

@@ -381,7 +381,7 @@ impl Shard {
         id: &ShardId,
         disk_step: Option<u64>,
         endpoint: Option<Endpoint>,
-        round: Option<u32>,
+        (round, awaits_fetches): (Option<u32>, bool),
     ) -> ShardState {
         let held = || self.slots.iter().filter_map(Slot::held);
         let ascending = |mut steps: Vec<u64>| {
@@ -409,6 +409,7 @@ impl Shard {
             bytes: layout.map_or(0, |layout| layout.bytes),
             endpoint,
             round,
+            awaits_fetches,
         }
     }
 }

@@ -357,5 +357,6 @@ fn shard_state(
         bytes: if steps.is_empty() { 0 } else { BYTES },
         endpoint: None,
         round: None,
+        awaits_fetches: false,
     }
 }

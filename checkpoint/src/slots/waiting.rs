@@ -65,7 +65,7 @@ impl Saver {
         self.dirs.get(dir).and_then(super::folders::Known::step)
     }
 
-    /// How a step's way to disk ended; `None`: it has not.
+    /// What became of a step that a client waits for; `None`: it is still on its way to disk.
     fn fate_of(&self, id: &ShardId, step: u64) -> Option<(WaitState, Option<String>)> {
         let counts = self.dirs.get(&id.dir).is_some_and(|known| known.has(step));
         let shard = self.shards.get(id);

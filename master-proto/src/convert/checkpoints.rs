@@ -213,6 +213,7 @@ pub(super) fn folders(shards: Vec<ShardState>) -> Vec<pb::CheckpointFolder> {
             bytes: state.bytes,
             endpoint: state.endpoint.map(endpoint_of),
             round: state.round,
+            awaits_fetches: state.awaits_fetches,
         };
         let is_new = folders.last().is_none_or(|last| last.dir != dir);
         // Tags and lengths: less than 16 bytes each.
@@ -268,6 +269,7 @@ fn shard_state(dir: Dir, wire: pb::ShardState) -> Result<ShardState, ConvertErro
         bytes: slot_bytes(wire.bytes)?,
         endpoint: wire.endpoint.map(endpoint).transpose()?,
         round: wire.round,
+        awaits_fetches: wire.awaits_fetches,
     })
 }
 

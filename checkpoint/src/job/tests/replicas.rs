@@ -102,6 +102,39 @@ fn all_ranks_restore_an_older_step_when_a_node_cannot_fetch() {
     assert_eq!(job.says("c", copies("c", 0, &[30])), []);
 }
 
+/// Its order to give the step up is still on its way when the round ends.
+#[test]
+fn a_step_that_a_node_is_about_to_give_up_is_not_restored() {
+    let mut job = Job::new(TIMEOUT, false);
+    job.begin_round(now(0), 0, 4, members(&["a", "b"]));
+    job.complete("a", 10);
+    replaced(&mut job, copies("a", 0, &[20, 30]));
+    let decided = job.on_fetch_failed(now(9), &"c", &dir(), 30, 0, "no route to host");
+    assert!(matches!(&decided[0], Effect::Note(Note::NotFetched { .. })), "{decided:?}");
+    job.end_round();
+    job.says("c", vec![]);
+    let late = copies("a", 0, &[20, 30]).into_iter();
+    job.says("a", late.map(|it| ShardState { awaits_fetches: true, ..it }).collect());
+    assert_eq!(job.begin_round(now(10), 2, 4, members(&["a", "c"])).0, [disk(10, None)]);
+}
+
+/// The node said so before it heard what the round restores.
+#[test]
+fn steps_of_the_round_before_are_not_taken_for_those_of_the_round_that_runs() {
+    let mut job = job(&["a", "b"]);
+    job.saves_at_breakpoint = false;
+    job.end_round();
+    job.says("a", pair(0, 4, &[3, 4], &[]));
+    job.says("b", pair(2, 4, &[3], &[]));
+    assert_eq!(job.begin_round(now(9), 1, 4, members(&["a", "b"])).0, [memory(3)]);
+    let late = pair(0, 4, &[3, 4], &[4]).into_iter().map(|it| ShardState { round: Some(0), ..it });
+    assert_eq!(job.on_state(now(9), &"a", late.collect()), []);
+    // Else shards of step 4 of two courses of the training would form one.
+    assert_eq!(job.says("b", pair(2, 4, &[3, 4], &[4])), []);
+    let ordered = job.says("a", pair(0, 4, &[3, 4], &[4]));
+    assert_eq!(ordered, to_all(&["a", "b"], &persist(4)));
+}
+
 #[test]
 fn what_one_node_cannot_give_another_one_may() {
     let mut job = Job::new(TIMEOUT, false);

@@ -242,7 +242,7 @@ fn a_step_that_its_node_drops_when_it_hears_of_its_failure_is_not_waited_for() {
         assert_eq!(failed[0], note_failed(40, "disk full"));
         let mut begin = |next: u32| {
             job.end_round();
-            job.says("a", vec![ShardState { round, ..copy(0, &[], &[40]) }]);
+            job.on_state(now(6), &"a", vec![ShardState { round, ..copy(0, &[], &[40]) }]);
             job.says("b", vec![]);
             job.begin_round(now(10), next, 4, members(&["a", "b"])).0
         };

@@ -103,7 +103,9 @@ fn a_load_waits_until_all_nodes_have_the_step_and_takes_it_from_memory() {
     let (mut bench, slot) = fetching();
     let worker = loader(&mut bench);
     assert_eq!(bench.send(worker, load(None)), []);
-    assert_eq!(arrived(&mut bench, 1, 5, 1), [state(1, vec![held(&[5], 1, false)])]);
+    // It does not know yet what the round restores.
+    let shards = vec![ShardState { round: Some(1), awaits_fetches: true, ..held(&[5], 1, false) }];
+    assert_eq!(arrived(&mut bench, 1, 5, 1), [tell(FromSaver::State { round: Some(1), shards })]);
     let fetched = ToSaver::Fetched { round: 1, dir: dir(), step: 5 };
     assert_eq!(bench.agent(fetched), [Effect::ReadHeader { slot }]);
     let loaded = bench.handle(Event::HeaderRead { slot, result: Ok(header(5, 0, 1)) });

@@ -26,6 +26,7 @@ fn state(path: &str, shard: u32) -> ShardState {
         bytes: 1 << 30,
         endpoint: Some(Endpoint { port: 40_000, ticket: "ab".into() }),
         round: Some(3),
+        awaits_fetches: true,
     }
 }
 

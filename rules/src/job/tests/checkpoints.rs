@@ -31,6 +31,7 @@ fn pair(first: u32, steps: &[u64], wishes: &[u64]) -> Vec<ShardState> {
         bytes: 0,
         endpoint: None,
         round: None,
+        awaits_fetches: false,
     };
     vec![shard(first), shard(first + 1)]
 }

@@ -33,6 +33,7 @@ fn shards(steps: &[u64]) -> Vec<ShardState> {
         bytes: 0,
         endpoint: None,
         round: None,
+        awaits_fetches: false,
     }]
 }
 

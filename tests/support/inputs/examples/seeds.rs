@@ -498,6 +498,7 @@ fn shard_state(shard: u32) -> ShardState {
         bytes: 4096,
         endpoint: Some(Endpoint { port: 40_000, ticket: "0123456789abcdef".into() }),
         round: Some(7),
+        awaits_fetches: true,
     }
 }
 
