@@ -60,14 +60,14 @@ impl Checkpoints {
         self.socket.as_ref().map(|socket| format!("@{}", socket.name))
     }
 
-    /// Waits for what the saver says, or for a worker that needs one. Without either, connections are closed at once: a
-    /// client then writes its checkpoints by itself.
+    /// Waits for what the saver says, or for a worker that needs a saver. Without either, connections are
+    /// closed at once: a client then writes its checkpoints by itself.
     pub(crate) async fn next(&mut self, wants_saver: bool) -> Event {
         if let Some(saver) = &mut self.saver {
             let end = match saver.next().await {
                 Some(SaverEvent::Said(said)) => return Event::SaverSaid { said },
                 Some(SaverEvent::Garbled(why)) => {
-                    let text = format!("ignoring an invalid message of the saver: {why}");
+                    let text = format!("ignoring an invalid message from the saver: {why}");
                     return Event::SaverSaid { said: Box::new(FromSaver::Log { level: Level::Warn, text }) };
                 }
                 Some(SaverEvent::Ended(end)) => end,

@@ -37,27 +37,27 @@ impl ErrorFile {
 /// Why an error file could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ErrorFileError {
-    /// It could not be read.
+    /// The error file of a worker could not be read.
     #[error("cannot read the error file {}", path.display())]
     Read {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// It is a directory, a pipe or another special file.
+    /// The error file is a directory, a pipe or another special file.
     #[error("the error file {} is not a regular file", path.display())]
     NotAFile { path: PathBuf },
-    /// It is too large.
+    /// The error file is too large.
     #[error("the error file {} is larger than 4 MiB", path.display())]
     TooLarge { path: PathBuf },
-    /// It is not JSON.
+    /// The error file is not JSON.
     #[error("the error file {} is not JSON", path.display())]
     Json {
         path: PathBuf,
         #[source]
         source: serde_json::Error,
     },
-    /// It is JSON, but has no `message`.
+    /// The error file is JSON, but has no `message`.
     #[error("the error file {} has no \"message\"", path.display())]
     NoMessage { path: PathBuf },
 }

@@ -41,7 +41,7 @@ pub async fn gather(
             BTreeMap::new()
         }
         Err(_) => {
-            warn!("the log directory did not answer in time; error files were not read");
+            warn!("reading error files from the log directory timed out");
             BTreeMap::new()
         }
     }

@@ -66,6 +66,7 @@ fn reset_child_signals() -> io::Result<()> {
     Ok(())
 }
 
+/// The guard is forked, which a process with several threads must not do.
 fn require_one_thread() -> io::Result<()> {
     let own = tree::process(getpid().as_raw());
     match own.map(|process| process.threads) {

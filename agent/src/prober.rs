@@ -98,8 +98,8 @@ struct Current {
 }
 
 impl Prober {
-    /// Opens the port. `launcher_id` is set in the environment of probes, by which leftovers are found. Devices are
-    /// tested one after another, which takes longer than a test of the processor.
+    /// Opens the port for probes. `launcher_id` is set in the environment of probes, by which leftovers are
+    /// found. Devices are tested one after another, which takes longer than a test of the processor.
     #[must_use]
     pub fn new(
         launcher_id: String,
@@ -115,7 +115,7 @@ impl Prober {
             None => Listener::bind(None, 0).map(|listener| ProbePort::Open(Arc::new(listener))),
         };
         let port = port.unwrap_or_else(|error| {
-            warn!(%error, "no port for probes");
+            warn!(%error, "cannot open a port for probes");
             ProbePort::None
         });
         let timeout = if has_accelerators { WITH_DEVICES } else { LocalPlan::default().deadline };

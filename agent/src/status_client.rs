@@ -17,7 +17,7 @@ pub enum StatusError {
     /// No connection.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// It is no job master of this release, or refuses: the token, for example.
+    /// The peer is no job master of this release, or rejects the request, as with a wrong job token.
     #[error("the job master at {at} rejected the request: {}", reason.message())]
     Refused { at: String, reason: Box<Status> },
     /// A page of `--http`, for example.

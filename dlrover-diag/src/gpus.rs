@@ -82,12 +82,10 @@ pub(super) fn main(arguments: &Arguments, env: Environment<'_>) -> ExitCode {
     super::print(&text, if is_well { SUCCEEDED } else { FAILED })
 }
 
-/// Parses a percentage as thousandths.
+/// Parses the percentage of `--busy-gpu-threshold`, as thousandths.
 fn percent(word: &str) -> Result<u32, String> {
     let percent = word.parse::<f64>().ok().filter(|percent| (0.0..=100.0).contains(percent));
-    percent
-        .map(|percent| permille(percent / 100.0))
-        .ok_or_else(|| "it is not a number from 0 to 100".to_owned())
+    percent.map(|percent| permille(percent / 100.0)).ok_or_else(|| "not a number from 0 to 100".to_owned())
 }
 
 fn inventory(arguments: &Arguments, env: Environment<'_>) -> Result<Inventory, GpusError> {

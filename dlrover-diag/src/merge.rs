@@ -160,7 +160,7 @@ fn dumps(folder: &Path) -> Result<(Vec<RankDump>, Vec<String>), MergeError> {
 fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     // To open a pipe would wait.
     if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
+        return Err(io::Error::other("not a regular file"));
     }
     let mut bytes = Vec::new();
     // One more than is allowed, so that a longer one is noticed.
@@ -243,9 +243,7 @@ mod tests {
         assert!(made.success());
         assert_eq!(
             answer_of(&line).unwrap_err(),
-            format!(
-                "no file in {path} can be used: 00000-00001.stacktrace is left out: it is not a regular file"
-            )
+            format!("no file in {path} can be used: 00000-00001.stacktrace is left out: not a regular file")
         );
         let missing = answer_of("stacks --path /proc/self/none").unwrap_err();
         assert!(missing.starts_with("/proc/self/none cannot be read: "), "{missing}");

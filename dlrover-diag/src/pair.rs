@@ -145,7 +145,7 @@ pub(super) struct Arguments {
     json: bool,
 }
 
-/// Runs it.
+/// Runs one end of the pair check.
 pub(super) fn main(arguments: &Arguments) -> ExitCode {
     let Arguments { listen: listen_at, connect: connect_to, repeat, .. } = arguments;
     let given_timeout = arguments.timeout.map(Duration::from_secs);
@@ -168,7 +168,8 @@ pub(super) fn main(arguments: &Arguments) -> ExitCode {
         let address = listen_at.as_deref().unwrap_or_default();
         let Some(at) = address_and_port(address) else {
             return unusable(&format!(
-                "--listen {address}: an address or name of this host is needed, and a port from 0 to 65535 if any"
+                "--listen {address}: expected ADDR[:PORT], an address or name of this host and a port from 0 to \
+                 65535"
             ));
         };
         listen(at, *repeat, given_timeout, timeout, print)
@@ -187,7 +188,8 @@ fn unusable(words: &str) -> ExitCode {
     ExitCode::from(USAGE)
 }
 
-/// `first`: how long to wait for the first check; `None`: without a limit.
+/// Waits for the peer, and runs the checks. `first`: how long to wait for the first one; `None`: without a
+/// limit.
 fn listen(
     (host, port): (&str, u16),
     repeat: u32,

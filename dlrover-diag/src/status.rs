@@ -134,7 +134,7 @@ pub(super) fn events(arguments: &EventArguments, env: Environment<'_>) -> ExitCo
     })
 }
 
-/// Runs `show` with what answers, and reports why nothing does.
+/// Runs `show` with the launcher or master that answers, and reports why none does.
 fn with_source(
     at: &Where,
     env: Environment<'_>,

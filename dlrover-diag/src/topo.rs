@@ -36,7 +36,7 @@ enum TopoError {
     Stdin(#[source] io::Error),
     #[error("standard input: {0}")]
     Matrix(#[from] diagnosis::gpu_topology::BadMatrix),
-    #[error("--busy names GPU {gpu}, and there are only {size}, numbered from 0")]
+    #[error("--busy names GPU {gpu}, which does not exist (GPUs found: {size}, numbered from 0)")]
     NoSuchGpu { gpu: usize, size: usize },
     #[error(transparent)]
     Choose(#[from] CannotChoose),
@@ -55,8 +55,8 @@ impl TopoError {
 /// Shows how this host's GPUs are connected, and the best of them for so many workers
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The model (docs/gpus.md): the worth of a set is the number of rings of direct links that it carries at once, or the \
-slowest hop of its best ring where there is none; the gain is the modelled ring bandwidth of the best set over that of \
+The model (docs/gpus.md): the capacity of a set is the number of rings of direct links that it carries at once, or \
+the slowest hop of its best ring where there is none; the gain is the modelled ring bandwidth of the best set over that of \
 the first free GPUs.
 
 Exit code: 0, 1 when there is no topology, 2 when the command line cannot be used.")]

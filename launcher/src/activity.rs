@@ -19,6 +19,7 @@ pub(crate) fn log_plan(plan: &LaunchPlan) {
     info!("rendezvous: {}", rendezvous(plan));
 }
 
+/// The configuration of the run, at its start.
 fn configuration(plan: &LaunchPlan) -> String {
     let agent = &plan.agent;
     let (min, max) = (agent.terms.min_nodes, agent.terms.max_nodes);
@@ -33,7 +34,7 @@ fn configuration(plan: &LaunchPlan) -> String {
     )
 }
 
-/// Where the nodes meet, in a few words.
+/// Where the nodes meet, in a few words, at the start of the run.
 pub(crate) fn rendezvous(plan: &LaunchPlan) -> String {
     let asked = |rank: Option<rules::NodeRank>| match rank {
         Some(rank) => format!(", as node rank {rank}"),
@@ -86,6 +87,7 @@ pub(crate) fn log_event(event: &Event, effects: &[Effect], is_over: bool) {
     }
 }
 
+/// This node's place in a round.
 fn assignment_line(assignment: &Assignment) -> String {
     let Assignment { round, node_rank, nodes, local_world_size, first_rank, world_size, .. } = assignment;
     let last = first_rank.saturating_add(local_world_size.saturating_sub(1));

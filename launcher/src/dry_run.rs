@@ -17,7 +17,7 @@ use crate::{
     resolve::{Checks, LaunchPlan, Rendezvous, ServeMaster},
 };
 
-/// The text of a plan. `env` is the environment that the launcher was given.
+/// The text of `--dry-run`. `env` is the environment that the launcher was given.
 pub(crate) fn text(plan: &LaunchPlan, env: &[(OsString, OsString)]) -> Result<String, WorkerEnvError> {
     let agent = &plan.agent;
     let mut text = String::from("dlrover-run: dry run, nothing is started\n\n");

@@ -30,16 +30,16 @@ const REPORT_AFTER: Duration = Duration::from_secs(1);
 /// Why a master could not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum EmbeddedError {
-    /// The thread, or its runtime.
+    /// The thread of the job master, its runtime or its port could not be set up.
     #[error("cannot start the job master")]
     Start(#[source] io::Error),
     /// Its state or its listeners could not be opened.
     #[error("cannot start the job master")]
     Prepare(#[source] MasterError),
-    /// The server.
+    /// The job master failed while it served the job.
     #[error("the job master in this launcher stopped")]
     Serve(#[source] MasterError),
-    /// It panicked; the message went to standard error.
+    /// The job master panicked; the message of the panic went to standard error.
     #[error("the job master in this launcher panicked")]
     Died,
 }
@@ -112,8 +112,8 @@ impl Embedded {
         future::pending().await
     }
 
-    /// Waits, within a limit, until all nodes have received the verdict. `continues`: the job does not end with this
-    /// launcher. A signal ends the wait.
+    /// At the end of the run, waits within a limit until all nodes have received the verdict. `continues`: the
+    /// job does not end with this launcher. A signal ends the wait.
     pub async fn leave_last(self, continues: bool, console: &Console) {
         let Some(mut end) = self.end else { return };
         let since = Instant::now();

@@ -21,7 +21,7 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// `DLROVER_MASTER_ADDR`. Some tools write it as an URL.
+    /// Parses `DLROVER_MASTER_ADDR`. Some tools write it as an URL.
     ///
     /// # Errors
     ///
@@ -43,7 +43,8 @@ impl Endpoint {
 
 pub(crate) const NOT_A_HOST: &str = "give a host name, an IPv4 address, or an IPv6 address in brackets";
 
-/// `host[:port]`; an empty text is this machine. The rule is that of torch's `parse_rendezvous_endpoint`.
+/// Splits `host[:port]`; an empty text is this machine. The rule is that of torch's
+/// `parse_rendezvous_endpoint`.
 ///
 /// # Errors
 ///
@@ -63,7 +64,7 @@ pub(crate) fn split(text: &str) -> Result<(&str, Option<u16>), &'static str> {
     };
     let port = match port {
         None => None,
-        Some(port) => Some(number(port).ok_or("its port is a number from 0 to 65535")?),
+        Some(port) => Some(number(port).ok_or("the port must be a number from 0 to 65535")?),
     };
     Ok((host_of(host)?, port))
 }

@@ -26,7 +26,7 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// Why this launcher cannot listen there.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Its port.
+    /// The port of the endpoint cannot be opened.
     #[error(
         "cannot open {endpoint} for the job master of this run: {error}; free the port, or choose another on every node"
     )]
@@ -41,7 +41,7 @@ pub enum BindError {
     LoopbackDown(#[from] LoopbackDown),
 }
 
-/// This host does not reach itself.
+/// The loopback interface is down, so this host does not reach itself.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the loopback interface `{loopback}` is down, so this node cannot reach {at} on this host: the kernel \
@@ -99,7 +99,7 @@ pub async fn open(
             let retries = serve_master == ServeMaster::IfLocal;
             look_up(&endpoint.host, retries).await.unwrap_or_else(|why| {
                 let then = match serve_master {
-                    ServeMaster::IfLocal => "so this launcher does not serve the job master",
+                    ServeMaster::IfLocal => "this launcher does not serve the job master",
                     ServeMaster::Always | ServeMaster::UnlessServed | ServeMaster::Never => {
                         "the job master is served on all addresses of this host"
                     }
@@ -208,7 +208,7 @@ fn exactly(addresses: &[IpAddr], port: u16) -> io::Result<EndpointListener> {
     Ok(EndpointListener { listeners, own, is_loopback: own.is_loopback() })
 }
 
-/// The addresses of a name. A name server may hang, so a thread asks it.
+/// Looks up the addresses of a name. A name server may hang, so a thread asks it.
 async fn look_up(host: &str, retries: bool) -> Result<Vec<IpAddr>, String> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![address]);

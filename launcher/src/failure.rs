@@ -73,7 +73,7 @@ pub fn message(report: &Report, settings: &RunSettings, rendezvous: &Rendezvous)
             "dlrover-run: error: {failure}; all workers were killed. This is a bug: report it with the lines above\n"
         ),
         Outcome::Failed(failure @ Failure::GuardDied { cause: ExitCause::Signal(_) }) => format!(
-            "dlrover-run: error: {failure}, so the workers could not be supervised any more; all of them were \
+            "dlrover-run: error: {failure}, so the workers could no longer be supervised; all of them were \
              killed. Only the kernel or a `kill -9` kills the guard: check the kernel log (dmesg) for the OOM killer.\n"
         ),
         Outcome::Failed(failure) => match remedy(failure, rendezvous) {
@@ -94,7 +94,7 @@ pub fn message(report: &Report, settings: &RunSettings, rendezvous: &Rendezvous)
     (!text.is_empty()).then_some(text)
 }
 
-/// The message at the end of a run without the words of a hang that its log has already.
+/// The message at the end of a run; a hang that the log has reported already is not repeated.
 #[must_use]
 pub fn refer_to_hang(message: &str, hang: &str) -> String {
     message.replace(hang, "the job hung, as reported above")

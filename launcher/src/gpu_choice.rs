@@ -117,7 +117,8 @@ pub fn broken(gpus: &[Gpu]) -> GpuSet {
     (0..gpus.len()).filter(|place| why_unusable(&gpus[*place].known).is_some()).collect()
 }
 
-/// The best `wanted` first. When they cannot be determined nothing changes, and one line has the reason.
+/// Chooses the best `wanted` GPUs, which workers see first. When they cannot be determined nothing changes, and
+/// a message has the reason.
 pub(crate) fn best(
     host: &dyn Host,
     env: Environment<'_>,

@@ -23,7 +23,7 @@ Environment:
   the virtual environment's, or the first on PATH. HOST_PORTS limits MASTER_PORT to some ports,
   such as 20000,20010-20020.
 
-Several nodes, in this order:
+Several nodes, in order of precedence:
   --standalone: this node alone. DLROVER_MASTER_ADDR=HOST:PORT: the job master there, with the rank
   that NODE_RANK asks for and ELASTIC_JOB_NAME as run id (else --rdzv-id, else none); rendezvous
   and master options are ignored. --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, or --node-rank

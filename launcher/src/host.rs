@@ -163,7 +163,7 @@ impl Host for ThisHost {
     }
 }
 
-/// Whether the permissions let a regular file be made here, or replaced. Nothing is made.
+/// Checks that a regular file can be made at this path, or replaced, by its permissions. Nothing is made.
 pub(crate) fn may_make(path: &Path) -> io::Result<()> {
     if path.metadata().is_ok_and(|found| !found.is_file()) {
         return Err(io::Error::other("it exists and is not a regular file"));

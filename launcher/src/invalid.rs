@@ -45,8 +45,9 @@ pub(crate) enum Invalid {
     #[error("`{given}` is not an address: {why}")]
     Endpoint { given: Given, why: &'static str },
     #[error(
-        "`{given}` is a rendezvous over a file, supported for one node only, and this job may have {nodes}: \
-         leave store_type out and give --rdzv-endpoint=HOST:PORT, where the launcher on HOST serves the rendezvous"
+        "`{given}` is a rendezvous over a file, supported for one node only, and this job may have {nodes} \
+         nodes: leave store_type out and give --rdzv-endpoint=HOST:PORT, where the launcher on HOST serves the \
+         rendezvous"
     )]
     FileStore { given: Given, nodes: u32 },
     #[error("`{given}` is not a rendezvous configuration: {why}")]
@@ -63,8 +64,8 @@ pub(crate) enum Invalid {
     #[error("`{given}` cannot be read: {source}; give the path of a text file that this user may read")]
     Unreadable { given: Given, source: std::io::Error },
     #[error(
-        "`{given}` is not known: use `members` (the workers' store accepts connections from the round's members \
-         only), or leave it unset"
+        "`{given}` is not a known value: use `members` (the workers' store then accepts connections from the \
+         round's members only), or leave the variable unset"
     )]
     StoreAllow { given: Given },
     #[error("`{given}` cannot be used: {why}")]
@@ -131,7 +132,7 @@ pub(crate) enum Invalid {
     Choice { given: Given, choices: &'static [&'static str] },
     #[error("`{given}`: the report of the run cannot be written there: {source}")]
     Report { given: Given, source: std::io::Error },
-    /// Refused like an unreadable command line.
+    /// Options contradict each other: usage and exit code 2, as when the command line cannot be parsed.
     #[error("--quiet and --verbose contradict each other: give one of them")]
     QuietAndVerbose,
     #[error("`{given}` cannot be used: {why}")]
@@ -148,10 +149,10 @@ pub(crate) enum Invalid {
     SwitchboxProbe { given: Given },
     #[error("`{given}` is not a whole number of at least 1, which --auto-config needs")]
     NodeNum { given: Given },
-    /// Refused like an unreadable command line.
+    /// An option requires the network check: usage and exit code 2, as when the command line cannot be parsed.
     #[error("{given} requires --network-check")]
     NeedsNetworkCheck { given: Given },
-    /// The same.
+    /// An option that is not supported: usage and exit code 2, as when the command line cannot be parsed.
     #[error(
         "`{given}` cannot be used: it names a Python plug-in, and this launcher is not Python; see --log-dir, \
          --redirects and --tee"

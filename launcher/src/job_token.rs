@@ -17,7 +17,7 @@ const MAX_BYTES: u64 = 64 << 10;
 /// Why there is no token although one is named.
 #[derive(Debug, thiserror::Error)]
 pub enum JobTokenError {
-    /// The file with the token.
+    /// The file with the job token cannot be read.
     #[error("cannot read the job token from {}", path.display())]
     File {
         /// Which.
@@ -26,7 +26,7 @@ pub enum JobTokenError {
         #[source]
         source: io::Error,
     },
-    /// The token.
+    /// The job token is empty, or has characters that it may not have.
     #[error("{given} cannot be used")]
     Token {
         /// Where it comes from. Its value is never printed.
@@ -46,7 +46,7 @@ pub(crate) fn empty_variable(has_file: bool, env: Environment<'_>) -> Option<Str
     })
 }
 
-/// Reads it. `file` is what the option names.
+/// Reads the job token. `file` is what the option names.
 ///
 /// # Errors
 /// The file cannot be read, or what it holds is no token.

@@ -41,7 +41,7 @@ const CANNOT_SERVE: u8 = 3;
 /// What keeps the master from serving.
 #[derive(Debug, thiserror::Error)]
 enum MasterMainError {
-    /// The runtime.
+    /// The runtime of `dlrover-master` could not be started.
     #[error("cannot start the runtime")]
     Runtime(#[source] io::Error),
     /// The port.
@@ -107,8 +107,8 @@ pub fn main() -> ExitCode {
         Ok(End::Verdict(JobVerdict::Failed(_))) => ExitCode::from(FAILED),
         Ok(End::Signal(signal)) => {
             let next = match remembers {
-                true => "start it again with the same --state-dir to continue the job",
-                false => "start it again; the nodes then report their state to it",
+                true => "start the job master again with the same --state-dir to continue the job",
+                false => "start the job master again; the nodes then report their state to it",
             };
             let name = if signal == SignalKind::interrupt().as_raw_value() { "SIGINT" } else { "SIGTERM" };
             report(style, Level::WARN, format_args!("stopped by {name} before the job was over; {next}"));
@@ -152,6 +152,7 @@ fn print_bytes(line: &[u8]) {
     print_line(String::from_utf8_lossy(line).trim_end());
 }
 
+/// Serves the job; logs at the start where, and at the end how the job ended.
 fn serve(settings: Settings) -> Result<End, MasterMainError> {
     open_files::raise();
     let runtime = tokio::runtime::Builder::new_current_thread()

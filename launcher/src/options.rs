@@ -35,7 +35,7 @@ pub(crate) enum Kind {
     Int,
     /// Python's `float()`.
     Float,
-    /// One of these. As in argparse only the command line is held to it, not the `PET_*` default.
+    /// One of these values. As in argparse only the command line is held to it, not the `PET_*` default.
     Choice(&'static [&'static str]),
     /// Items between commas; `,,` is a comma inside an item.
     List,

@@ -25,7 +25,7 @@ use crate::{
 /// Why the node cannot take part.
 #[derive(Debug, thiserror::Error)]
 pub enum RendezvousError {
-    /// The job master's port, of a job of this node alone.
+    /// The port of the job master cannot be opened, in a job of this node alone.
     #[error("cannot open a port for the job master on 127.0.0.1")]
     Loopback(#[source] io::Error),
     /// The endpoint's.
@@ -46,7 +46,7 @@ pub enum RendezvousError {
     /// The web server of the master that is served here.
     #[error(transparent)]
     Http(#[from] HttpError),
-    /// TLS without a certificate.
+    /// TLS is on, and this launcher serves the job master without a certificate.
     #[error(
         "this launcher serves the job master at {endpoint}, which with TLS needs a certificate: give --tls-cert and \
          --tls-key (or DLROVER_TLS_CERT and DLROVER_TLS_KEY)"

@@ -77,7 +77,7 @@ pub struct LaunchPlan {
     pub gpu_locks: Locks,
 }
 
-/// Resolves a request.
+/// Resolves what the command line and the environment ask for.
 ///
 /// # Errors
 ///

@@ -50,13 +50,13 @@ const LAST_FLUSH: Duration = Duration::from_secs(5);
 /// What keeps a run from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The guard process.
+    /// The guard process could not be started.
     #[error("cannot start the guard process")]
     Guard(#[source] io::Error),
-    /// The runtime.
+    /// The runtime of the launcher could not be started.
     #[error("cannot start the runtime")]
     Runtime(#[source] io::Error),
-    /// The launcher's own output.
+    /// Standard output or standard error of the launcher cannot be used.
     #[error("cannot use standard output and standard error")]
     Console(#[source] io::Error),
     /// The rendezvous.

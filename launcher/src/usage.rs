@@ -11,7 +11,7 @@ pub(crate) enum UsageError {
     /// An option at the end, or followed by another option.
     #[error("argument {}: expected one argument", .flag.dashed())]
     NoValue { flag: Flag },
-    /// `--standalone=1`.
+    /// A value for an option that takes none, such as `--standalone=1`.
     #[error("argument {}: ignored explicit argument '{value}': the option takes no value", .flag.dashed())]
     ValueForSwitch { flag: Flag, value: String },
     /// A value that is not what the option takes.
@@ -22,7 +22,7 @@ pub(crate) enum UsageError {
         /// The variable that it comes from; `None`: the command line.
         pet: Option<String>,
     },
-    /// Nothing to run.
+    /// The command line names no script to run.
     #[error("the following arguments are required: training_script, training_script_args")]
     NoScript,
     /// A pair of `--box-pairs` where the script should be.

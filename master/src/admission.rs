@@ -105,7 +105,7 @@ struct Admission {
 }
 
 impl Admission {
-    /// Returns `None` when the connection was closed.
+    /// Admits a connection, or closes it, as when too many are open. Returns `None` then.
     async fn admit(&mut self, stream: TcpStream) -> Option<Connection> {
         let ip = stream.peer_addr().ok()?.ip().to_canonical();
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {

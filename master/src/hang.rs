@@ -89,7 +89,7 @@ impl StackCollector {
         collected.is_complete = is_last;
     }
 
-    /// Merges and writes what was sent; [`Event::HangJudged`] follows.
+    /// In a hang, merges and writes the stacks that nodes have sent; [`Event::HangJudged`] follows.
     pub(crate) fn judge(&mut self, episode: u32, world: World, job: Option<&RunId>) {
         let ranks = match self.episode.take() {
             Some(collected) if collected == episode => std::mem::take(&mut self.ranks),
@@ -154,7 +154,7 @@ fn judge(mut ranks: BTreeMap<Rank, Collected>, world: &World) -> (Vec<RankDump>,
     (dumps, HangVerdict { sentence, suspects, saving, folder: String::new() })
 }
 
-/// A rank's dump, or why there is none.
+/// The stacks of a rank, or why there are none.
 fn dump(sent: Option<Collected>, name: DumpName, host: &str) -> RankDump {
     let DumpName { rank, world_size } = name;
     let unread = |why: String| RankDump { host: host.to_owned(), ..RankDump::unread(rank, world_size, why) };
@@ -170,7 +170,7 @@ fn dump(sent: Option<Collected>, name: DumpName, host: &str) -> RankDump {
     }
 }
 
-/// Writes the files; returns the folder, which is empty when none could be used.
+/// Writes the stacks of a hang to the first folder that takes them. Returns it; empty when none does.
 fn write(dumps: &[RankDump], folders: &[PathBuf]) -> String {
     for folder in folders {
         match write_to(dumps, folder) {

@@ -132,6 +132,7 @@ pub(crate) fn serve(
     }))
 }
 
+/// Answers requests without the job token, if there is one, with 401.
 async fn authenticate(State(shared): State<Shared>, request: Request, next: Next) -> Response {
     let Some(token) = &shared.token else { return next.run(request).await };
     if is_authentic(token, request.headers()) {
@@ -161,6 +162,7 @@ fn is_authentic(token: &Token, headers: &HeaderMap) -> bool {
     password.is_some_and(|password| token.matches(&password))
 }
 
+/// The answer when the job master does not answer in time.
 fn unavailable() -> Response {
     let text = format!("the job master did not answer within {} s\n", ANSWER.as_secs());
     (StatusCode::SERVICE_UNAVAILABLE, text).into_response()

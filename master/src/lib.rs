@@ -123,7 +123,7 @@ pub enum MasterError {
     /// The gRPC server ended.
     #[error("the job master's server stopped")]
     Server(#[source] tonic::transport::Error),
-    /// The web server.
+    /// The web server (`--http`) cannot be started.
     #[error("cannot start the web server (--http)")]
     Http(#[source] io::Error),
     /// The certificates.

@@ -149,8 +149,8 @@ fn ignored_options(given: &Policy, kept: &Policy) -> Vec<String> {
     if same != *kept {
         lines.push(
             "warning: other options of the job master, such as the job token, --heartbeat-timeout or those of \
-             the command line of the job, differ from those that the job in --state-dir was started with, which it \
-             keeps; use an empty --state-dir to change them"
+             the job's command line, differ from those that the job in --state-dir was started with, and which \
+             it keeps; use an empty --state-dir to change them"
                 .to_owned(),
         );
     }

@@ -140,10 +140,12 @@ fn mark_valid(from: &Extensions) {
     }
 }
 
+/// The answer to calls after the end of the job.
 fn over() -> Status {
     Status::unavailable("the job is over, or its master is about to exit")
 }
 
+/// The answer when the streams of too many nodes share one connection.
 fn too_many_sessions() -> Status {
     Status::resource_exhausted(
         "this connection already carries the streams of other nodes; each launcher needs a connection of \

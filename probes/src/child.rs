@@ -101,6 +101,7 @@ fn print_error(message: &str) {
     eprintln!("{message}");
 }
 
+/// Performs the task and reports its result, or why there is none.
 fn perform(task: Task) -> ! {
     let reporter = Reporter::new();
     match task {

@@ -195,6 +195,7 @@ pub struct HangNotice {
 /// How a [`HangNotice`] begins.
 pub const HANG: &str = "hang: ";
 
+/// The message of a hang on each node of the job.
 impl fmt::Display for HangNotice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { idle, sentence, folder, .. } = self;

@@ -44,8 +44,8 @@ impl Output {
         Self { lines: lines.collect(), is_whole }
     }
 
-    /// The last of the lines, within [`MAX_LINES`] and [`MAX_BYTES`], from one on that can be read by itself. The first
-    /// says how many are missing, if any are.
+    /// The last lines of the output, within [`MAX_LINES`] and [`MAX_BYTES`]; the first says how many are missing,
+    /// if any are. The one after it can be read by itself.
     #[must_use]
     pub fn last(&self) -> Vec<String> {
         // Of a line that began before the bytes that are known, there is only the end.
@@ -201,7 +201,7 @@ fn skip_string(rest: &mut Rest<'_>) {
     }
 }
 
-/// At most `max` bytes, with a mark of how many are missing.
+/// A line that is too long: its first bytes, and how many are missing.
 fn shortened(line: &str, max: usize) -> String {
     if line.len() <= max {
         return line.to_owned();

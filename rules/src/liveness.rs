@@ -23,15 +23,15 @@ const RETURNS_PER_SECOND: u32 = 500;
 /// Why a node is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LossCause {
-    /// Its stream broke and it did not come back within the grace period.
+    /// The stream of the node broke, and no new one was opened within the grace period.
     Disconnected { grace: Duration },
-    /// Its stream is open and it was silent for so long.
+    /// The stream of the node was open, and no message came for so long.
     Silent { timeout: Duration },
-    /// Another launcher took its rank while its stream was broken.
+    /// Another launcher took the rank of the node while its stream was broken.
     Replaced,
-    /// So did one on the same machine.
+    /// Another launcher on the same machine took the rank of the node while its stream was broken.
     StartedAgain,
-    /// It did not stop its workers for so long, and the others wait for it.
+    /// The node had not stopped its workers for so long, and the others waited for it.
     Slow { timeout: Duration },
 }
 

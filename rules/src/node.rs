@@ -61,7 +61,7 @@ impl Terms {
         Some(nodes / unit * unit).filter(|size| *size > 0 && *size >= self.least())
     }
 
-    /// Returns the first setting in which `theirs` differs, as text.
+    /// Returns the first setting in which a joining node (`theirs`) differs from the job, as text.
     #[must_use]
     pub fn difference(&self, theirs: &Self) -> Option<String> {
         // Mostly there is none, and every join asks.

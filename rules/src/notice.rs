@@ -70,15 +70,15 @@ pub enum Notice {
     Warm(WarmNotice),
     /// Checkpoints in memory.
     Checkpoints(CheckpointNotice),
-    /// What follows from it on this node, whose ranks are named.
+    /// What follows from a hang on this node, whose ranks the stacks name.
     RestartAfterHang { then: RestartDecision },
     /// The stream to the master broke, or could not be opened.
     MasterAway { reason: String, keeps_running: bool, limit: Duration },
     /// The master is still away, and this node can do nothing without it.
     WaitingForMaster { reason: String, waited: Duration, limit: Duration },
-    /// The master stayed away after the workers of this node succeeded.
+    /// The master stayed unreachable after the workers of this node succeeded.
     OutcomeUnknown { reason: String, waited: Duration },
-    /// The master is back.
+    /// The stream to the master is open again.
     MasterBack,
     /// So many of the launchers that were asked have lost the master too.
     MasterDead { lost: u32, of: u32 },
@@ -175,7 +175,7 @@ impl fmt::Display for Notice {
                 f.write_str(if *is_killed {
                     "killing it, because the share is enforced"
                 } else {
-                    "others on this device may run out of memory"
+                    "other processes on this accelerator may run out of memory"
                 })
             }
             Self::GpuMemoryUnseen => f.write_str(
@@ -242,6 +242,7 @@ impl fmt::Display for Notice {
     }
 }
 
+/// The result of the self-test.
 fn locally_checked(
     LocalCheck { fault, compute, .. }: &LocalCheck,
     f: &mut fmt::Formatter<'_>,

@@ -110,7 +110,7 @@ impl fmt::Display for RefusedNodes {
 pub enum CutEnd {
     /// They are too few.
     TooFew,
-    /// The policy is to fail where a path is cut.
+    /// A path is down, and the job is set to fail then (`--on-bad-path=fail`).
     Policy,
     /// The launcher that serves the job master is cut off from them.
     WithoutMaster(NodeName),
@@ -173,7 +173,7 @@ impl fmt::Display for JobFailure {
                 write!(f, "the network check found broken paths: {message}. {able}")?;
                 match why {
                     CutEnd::TooFew => write!(f, "; the job needs {needed}")?,
-                    CutEnd::Policy => write!(f, ", and the job's policy is to fail")?,
+                    CutEnd::Policy => write!(f, ", but the job fails (on bad path: fail)")?,
                     CutEnd::WithoutMaster(node) => {
                         write!(f, ", without {node}, whose launcher serves the job master")?;
                     }

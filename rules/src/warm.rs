@@ -24,9 +24,9 @@ pub enum WarmStart {
 /// What is said of the template.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WarmNotice {
-    /// It cannot be used in this run.
+    /// A template cannot be used in this run.
     Unfit { reason: String },
-    /// Workers could not be forked from it. With `is_last`, none will be in this run.
+    /// Workers could not be forked from the template. With `is_last`, none will be in this run.
     Refused { reason: String, is_last: bool },
 }
 

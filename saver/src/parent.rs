@@ -59,14 +59,14 @@ pub enum StartError {
         #[source]
         source: io::Error,
     },
-    /// Before Linux 5.3 there is no way to learn that a writer is dead, either.
+    /// The kernel has no pidfd, by which the exit of a process is noticed: it is older than Linux 5.3.
     #[error("cannot watch the process of the saver; Linux 5.3 or newer is needed")]
     Watch(#[source] io::Error),
     #[error("cannot use the pipes of the saver")]
     Pipes(#[source] io::Error),
 }
 
-/// The saver takes no message.
+/// A message cannot be sent to the saver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     #[error("the saver has ended")]

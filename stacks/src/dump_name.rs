@@ -17,7 +17,7 @@ pub struct DumpName {
 pub enum NameError {
     #[error("the name `{0}` is not RANK-WORLDSIZE.stacktrace")]
     Form(String),
-    #[error("the name `{name}` has rank {rank} in a world of {world_size}")]
+    #[error("the name `{name}` has rank {rank}, which is not below the world size {world_size}")]
     RankOutside { name: String, rank: u32, world_size: u32 },
 }
 
@@ -79,6 +79,9 @@ mod tests {
             assert_eq!(DumpName::parse(name), Err(NameError::Form(name.to_owned())));
         }
         let outside = DumpName::parse("8-8.stacktrace").unwrap_err();
-        assert_eq!(outside.to_string(), "the name `8-8.stacktrace` has rank 8 in a world of 8");
+        assert_eq!(
+            outside.to_string(),
+            "the name `8-8.stacktrace` has rank 8, which is not below the world size 8"
+        );
     }
 }

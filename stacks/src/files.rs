@@ -2,7 +2,8 @@
 
 use crate::{merged::Merged, model::RankDump, svg::flame_graph, trie::Trie};
 
-/// Returns names and contents of `py_stack`, `cpp_stack`, `py_stack.svg` and `cpp_stack.svg`, in this order.
+/// The merged stacks as text and as flame graphs with the titles of xpu_timer: names and contents of
+/// `py_stack`, `cpp_stack`, `py_stack.svg` and `cpp_stack.svg`, in this order.
 #[must_use]
 pub fn files(dumps: &[RankDump]) -> Vec<(String, String)> {
     let merged = Merged::of(dumps);

@@ -13,17 +13,17 @@ pub type Suspects = BTreeMap<u32, Reason>;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Reason {
-    /// It is in other code than its peers.
+    /// The rank is in other code than its peers.
     Elsewhere { place: String, doing: Doing },
-    /// It waits for its peers, but in another call than most of them.
+    /// The rank waits for its peers, but in another call than most of them.
     OtherCollective { waits_in: String, place: String },
-    /// It is stopped by a signal.
+    /// The rank is stopped by a signal.
     Stopped,
-    /// A debugger holds it, and its stacks are not known.
+    /// A debugger has stopped the rank, and its stacks are not known.
     Traced,
-    /// It is in uninterruptible sleep, usually in a file system or a driver.
+    /// The rank is in uninterruptible sleep, usually in a file system or a driver.
     Uninterruptible { wchan: Option<String> },
-    /// It has no process.
+    /// The rank has no process.
     Gone,
     /// All other ranks wait, and where this one is could not be read.
     Unread { why: String },
@@ -108,7 +108,7 @@ impl fmt::Display for Reason {
                 write!(f, "waiting in {waits_in}, called from {place}")
             }
             Self::Stopped => f.write_str("stopped (SIGSTOP)"),
-            Self::Traced => f.write_str("held by a debugger"),
+            Self::Traced => f.write_str("stopped by a debugger"),
             Self::Uninterruptible { wchan: Some(wchan) } => {
                 write!(f, "in uninterruptible sleep (D), waits in {wchan}")
             }

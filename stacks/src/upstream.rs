@@ -22,7 +22,7 @@ pub const MAX_FRAMES: usize = 262_144;
 /// Bytes of a name at most.
 pub const MAX_NAME: usize = 64 << 10;
 
-/// What is wrong with a file of upstream's, and at which byte of it.
+/// What is wrong with a file of xpu_timer, and at which byte of it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("byte {at}: {fault}")]
 pub struct UpstreamError {

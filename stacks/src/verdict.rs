@@ -140,7 +140,7 @@ impl Sorted {
         let plain = [
             (&self.gone, Reason::Gone, ("has no process", "have no process")),
             (&self.stopped, Reason::Stopped, ("is stopped (SIGSTOP)", "are stopped (SIGSTOP)")),
-            (&self.traced, Reason::Traced, ("is held by a debugger", "are held by a debugger")),
+            (&self.traced, Reason::Traced, ("is stopped by a debugger", "are stopped by a debugger")),
         ];
         for (ranks, reason, (one, many)) in plain.into_iter().filter(|(ranks, ..)| !ranks.is_empty()) {
             suspects.extend(ranks.iter().map(|rank| (rank, reason.clone())));

@@ -125,9 +125,9 @@ fn a_node_computes_on_the_chosen_devices_and_names_their_own_numbers() {
     let (outcome, report, seen) = checked("used=0:61", &flags);
     let log = &outcome.stderr;
     assert_eq!(seen, "GPU-00000005-fake,GPU-00000004-fake", "{log}");
-    assert!(log.contains("this node is broken: gpu 5: cannot open the device"), "{log}");
+    assert!(log.contains("this node is broken: GPU 5: cannot open the device"), "{log}");
     let node = &report["nodes"][0];
-    assert_eq!(node["component"], "gpu 5", "{report:#}");
+    assert_eq!(node["component"], "GPU 5", "{report:#}");
     assert_eq!(node["inventory"]["gpus"].as_array().map(Vec::len), Some(8), "all are asked: {report:#}");
 }
 
@@ -136,7 +136,7 @@ fn a_device_that_is_not_first_to_the_driver_has_its_own_number_too() {
     let (outcome, report, seen) = checked("", &["--nproc-per-node=1"]);
     assert_eq!(
         (seen.as_str(), &report["nodes"][0]["component"]),
-        ("all", &"gpu 7".into()),
+        ("all", &"GPU 7".into()),
         "{}",
         outcome.stderr
     );

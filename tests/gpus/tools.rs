@@ -87,5 +87,5 @@ fn the_self_test_asks_the_tool_too() {
     assert_eq!(inventory["gpus"][7]["uuid"], uuid(7).as_str(), "{report:#}");
     assert_eq!(inventory["gpus"][7]["pci"], "0000:7b:00.0");
     assert!(inventory["links"].as_array().unwrap().len() == 28, "{report:#}");
-    assert!(report["nodes"][0]["notes"].to_string().contains("gpu 6"), "{report:#}");
+    assert!(report["nodes"][0]["notes"].to_string().contains("GPU 6"), "{report:#}");
 }

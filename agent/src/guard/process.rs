@@ -372,6 +372,7 @@ impl Guard {
         }
     }
 
+    /// Starts the template of warm workers.
     fn start_template(&mut self, spec: &TemplateSpec) {
         if let Some(template) = self.template.take() {
             template.end();
@@ -379,7 +380,7 @@ impl Guard {
         match Template::start(spec, &self.ignored) {
             Ok(template) => self.template = Some(template),
             Err(error) => {
-                let reason = format!("cannot start it: {error}");
+                let reason = format!("cannot start the template: {error}");
                 self.send(&FromGuard::Template(TemplateReport::Unfit { reason }));
             }
         }

@@ -27,7 +27,7 @@ pub enum LogError {
         #[source]
         source: io::Error,
     },
-    /// There is no pipe or thread for a worker's stream.
+    /// A pipe or a thread for a worker's stream could not be made.
     #[error("cannot set up a relay for the {stream} of local rank {local_rank}")]
     StartRelay {
         local_rank: LocalRank,
@@ -35,7 +35,7 @@ pub enum LogError {
         #[source]
         source: io::Error,
     },
-    /// There is no event descriptor.
+    /// An event descriptor for the logs of a generation could not be made.
     #[error("cannot set up the logs of a generation")]
     StartGeneration {
         #[source]

@@ -215,6 +215,7 @@ impl Queues {
     }
 }
 
+/// The line in place of messages that a full queue had no room for.
 fn dropped(count: u64) -> String {
     let messages = if count == 1 { "message" } else { "messages" };
     format!("(launcher dropped {count} earlier {messages}: the console accepted no output)\n")

@@ -68,7 +68,7 @@ pub enum ConnectError {
     /// A certificate without its key, or a key without its certificate.
     #[error("a certificate and its key go together: give both --tls-cert and --tls-key, or neither")]
     HalfAnIdentity,
-    /// The content of the files.
+    /// The content of the TLS files cannot be used.
     #[error("cannot use the TLS files for the job master at {at}")]
     Tls {
         at: String,

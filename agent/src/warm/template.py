@@ -320,7 +320,7 @@ def warm_up(names, is_learned, limit, idle):
         count = threads() - 1
         raise Unfit("imports started %d thread%s, which forked workers would not have" % (count, "s"[: count - 1]))
     if memory() > limit:
-        raise Unfit("it takes %d MiB of memory, more than --warm-memory allows (%d MiB)" % (memory() // 1024, limit // 1024))
+        raise Unfit("the template takes %d MiB of memory, more than --warm-memory allows (%d MiB)" % (memory() // 1024, limit // 1024))
     files = stamps_of_modules()
     heads = {name.partition(".")[0] for name in sys.modules} - {name.partition(".")[0] for name in known_before}
     # What imports have set, or removed, as they would in any worker.
@@ -411,7 +411,7 @@ def check(argv, wanted, generation):
     check_environment(wanted)
     check_files(generation)
     if threads() > 1:
-        raise Unfit("it has %d threads, and a forked worker would have only one of them" % threads())
+        raise Unfit("the template has %d threads, and a forked worker would have only one of them" % threads())
     return end
 
 

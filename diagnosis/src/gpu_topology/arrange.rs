@@ -18,7 +18,7 @@ pub struct GpuRequest {
 pub enum Allowed {
     /// There is no list.
     All,
-    /// These, by their numbers in the matrix, in the list's order. Empty when it shows none.
+    /// The GPUs that a list names, by their numbers in the matrix, in its order. Empty when it shows none.
     These(Vec<usize>),
     /// Slices of devices (MIG), or ids that no device here has. The list is kept as it is.
     Untouched { entry: String },

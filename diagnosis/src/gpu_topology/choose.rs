@@ -57,10 +57,10 @@ impl Choice {
 /// Why there is no choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CannotChoose {
-    /// None was asked for.
+    /// No GPU was requested.
     #[error("0 GPUs requested; at least 1 is needed")]
     None,
-    /// More than there are.
+    /// More GPUs were requested than are free.
     #[error("too few free GPUs: {wanted} requested, {free} free")]
     TooFew {
         /// How many were asked for.

@@ -103,7 +103,7 @@ impl fmt::Display for LinkKind {
 
 /// An unknown link in a topology table.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a connection between accelerators: X, NV<count>, MX, PIX, PXB, PHB, NODE or SYS")]
+#[error("`{0}` is not a link between accelerators; expected X, NV<count>, MX, PIX, PXB, PHB, NODE or SYS")]
 pub struct UnknownLink(pub String);
 
 impl FromStr for LinkKind {

@@ -22,18 +22,18 @@ pub struct Matrix {
 /// Why a table is no topology.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadMatrix {
-    /// Longer than any table.
+    /// The table is too long.
     #[error("the topology table is longer than {0} bytes, the limit")]
     TooLong(usize),
     /// There is no table.
     #[error("no topology table found: expected a header line that starts with GPU0")]
     NoTable,
-    /// The header.
+    /// The header does not name GPU0, GPU1 and so on in this order.
     #[error(
         "the columns of the topology table are not GPU0, GPU1 and so on, each once: `{0}` is out of order"
     )]
     Column(String),
-    /// The rows.
+    /// The rows do not have the order of the header.
     #[error(
         "the rows of the topology table do not match its columns: found row {found}, expected row {expected}"
     )]
@@ -43,7 +43,7 @@ pub enum BadMatrix {
         /// The actual one.
         found: String,
     },
-    /// Cut off.
+    /// The numbers of rows and columns differ: the table may be cut off.
     #[error("the topology table is not square: it has {columns} columns and {rows} rows")]
     NotSquare {
         /// Those of accelerators.
@@ -52,7 +52,7 @@ pub enum BadMatrix {
         rows: usize,
     },
     /// A row is too short or too long.
-    #[error("the topology table is not square: row GPU{row} has {cells} of {columns} connections")]
+    #[error("the topology table is not square: row GPU{row} has {cells} of {columns} links")]
     RowLength {
         row: usize,
         /// Its length.
@@ -63,7 +63,7 @@ pub enum BadMatrix {
     /// An unknown link.
     #[error("row GPU{row} of the topology table: {name}")]
     Link { row: usize, name: UnknownLink },
-    /// An invalid number.
+    /// A bandwidth that is not a number, or out of range.
     #[error("row {row} of the bandwidth table: `{name}` is not a bandwidth in GB/s from 0 to 10000")]
     Number { row: usize, name: String },
     /// `X` must be on the diagonal only.

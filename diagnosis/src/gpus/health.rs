@@ -57,7 +57,7 @@ pub enum Health {
     },
 }
 
-/// Decides on the inventory, `waited` after the first query.
+/// Decides by the inventory whether the job can use the accelerators, `waited` after the first query.
 #[must_use]
 pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Health {
     let list = terms.visible.as_deref();
@@ -74,18 +74,18 @@ pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Healt
     let visible = visible(inventory, list);
     let mut broken = visible.iter().filter_map(|gpu| Some((gpu.index, what_is_broken(gpu)?)));
     if let Some((index, mut reason)) = broken.next() {
-        let others: Vec<String> = broken.map(|(index, reason)| format!("gpu {index}: {reason}")).collect();
+        let others: Vec<String> = broken.map(|(index, reason)| format!("GPU {index}: {reason}")).collect();
         if !others.is_empty() {
             reason = format!("{reason}; {}", others.join("; "));
         }
-        return Health::Unfit(LocalFault::new(format!("gpu {index}"), reason));
+        return Health::Unfit(LocalFault::new(format!("GPU {index}"), reason));
     }
     // A host without any computes on its processors, whatever the list contains.
     let absent = if inventory.gpus.is_empty() { 0 } else { absent };
     let needed = (visible.len() + absent).min(terms.needed as usize);
     let (denied, visible): (Vec<&Gpu>, Vec<&Gpu>) =
         visible.into_iter().partition(|gpu| gpu.trouble == Some(GpuTrouble::NotPermitted));
-    let denied = denied.iter().map(|gpu| format!("gpu {}: permission denied", gpu.index));
+    let denied = denied.iter().map(|gpu| format!("GPU {}: permission denied", gpu.index));
     let absent = (absent > 0).then(|| not_here(list.unwrap_or_default(), absent));
     let denied: Vec<String> = denied.chain(absent).collect();
     if visible.len() < needed {
@@ -176,10 +176,10 @@ pub fn why_unusable(gpu: &Gpu) -> Option<String> {
     what_is_broken(gpu).or(forbidden)
 }
 
-/// `gpu 2: 61.0 of 80.0 GB are in use by process 4711`.
+/// `GPU 2: 61.0 of 80.0 GB are in use by process 4711`.
 fn taken(gpu: &Gpu) -> String {
     let (used, total) = (gpu.memory_used.unwrap_or_default(), gpu.memory_total.unwrap_or_default());
-    let mut message = format!("gpu {}: {} of {} GB are in use", gpu.index, gigabytes(used), gigabytes(total));
+    let mut message = format!("GPU {}: {} of {} GB are in use", gpu.index, gigabytes(used), gigabytes(total));
     let pids: Vec<String> = gpu.processes.iter().take(NAMED).map(|process| process.pid.to_string()).collect();
     if !pids.is_empty() {
         let more = gpu.processes.len().saturating_sub(NAMED);
@@ -196,7 +196,7 @@ fn dead_links(gpu: &Gpu) -> Option<String> {
     let numbers: Vec<String> = down.iter().map(|link| link.number.to_string()).collect();
     (!up.is_empty() && !down.is_empty()).then(|| {
         format!(
-            "gpu {}: NVLinks down: {} ({} of {})",
+            "GPU {}: NVLinks down: {} ({} of {})",
             gpu.index,
             numbers.join(", "),
             down.len(),

@@ -52,7 +52,7 @@ pub struct Inventory {
     pub host: Host,
     /// Facts for people: a library that is missing, a query without an answer.
     pub notes: Vec<String>,
-    /// The query was cut short at this: `gpu 3`, `the NVIDIA driver`.
+    /// The query was cut short at this: `GPU 3`, `the NVIDIA driver`.
     pub hangs_at: Option<String>,
 }
 
@@ -124,12 +124,12 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// `gpu 3 (NVIDIA H100 80GB HBM3)`.
+    /// `GPU 3 (NVIDIA H100 80GB HBM3)`.
     #[must_use]
     pub fn label(&self) -> String {
         match &self.name {
-            Some(name) => format!("gpu {} ({name})", self.index),
-            None => format!("gpu {}", self.index),
+            Some(name) => format!("GPU {} ({name})", self.index),
+            None => format!("GPU {}", self.index),
         }
     }
 
@@ -339,10 +339,10 @@ mod tests {
         inventory.driver = Some("535".into());
         assert_eq!(inventory.to_string(), "8 x NVIDIA H100, driver 535");
         inventory.gpus[7].name = None;
-        inventory.hangs_at = Some("gpu 8".into());
+        inventory.hangs_at = Some("GPU 8".into());
         assert_eq!(
             inventory.to_string(),
-            "7 x NVIDIA H100, 1 x accelerator of unknown model, driver 535; gpu 8 did not answer"
+            "7 x NVIDIA H100, 1 x accelerator of unknown model, driver 535; GPU 8 did not answer"
         );
         assert_eq!(Inventory::default().to_string(), "no accelerator");
     }

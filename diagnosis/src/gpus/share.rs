@@ -49,15 +49,14 @@ pub struct ShareTerms {
 pub enum ShareError {
     /// No device had enough room.
     #[error(
-        "no accelerator of this node has as much free memory as the container asks for: {VISIBLE}={sentence}; ask \
-         for less \
-         (aliyun.com/gpu-mem), or wait until another container ends"
+        "no accelerator of this node has as much free memory as the container requests: {VISIBLE}={sentence}; \
+         request less (aliyun.com/gpu-mem), or wait until another container ends"
     )]
     NoRoom {
         /// The plugin's message.
         sentence: String,
     },
-    /// Not a number.
+    /// A variable of the plugin is not a number in its range.
     #[error(
         "`{variable}={value}`: expected {expected}; check the configuration of the GPU share plugin on this node"
     )]
@@ -70,7 +69,7 @@ pub enum ShareError {
 }
 
 impl Share {
-    /// Reads it from an environment. `None`: the container has no share, but whole devices or none.
+    /// Reads the share from an environment. `None`: the container has no share, but whole devices or none.
     ///
     /// # Errors
     /// When there was no room, or the variables are invalid.

@@ -10,20 +10,20 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum Component {
-    /// `gpu-busy`: other processes use its accelerators.
+    /// `gpu-busy`: other processes use the accelerators of the node.
     GpuBusy,
-    /// `gpu-permission`: it may not use as many of its accelerators as its workers take.
+    /// `gpu-permission`: the launcher may not use as many accelerators of the node as its workers take.
     GpuPermission,
-    /// `switchbox-probe`: its switchbox could not be measured, for lack of a tool or of permission.
+    /// `switchbox-probe`: the switchbox could not be measured, for lack of a tool or of permission.
     SwitchboxProbe,
-    /// `switchbox`: its links to the switchbox.
+    /// `switchbox`: the links between the accelerators and the switchbox.
     Switchbox,
-    /// `check-command`: the user's own program did not pass, tested alone. It is unknown which of the two is at
+    /// `check-command`: the user's own program failed on the node alone. It is unknown which of the two is at
     /// fault.
     CheckCommand,
     /// `probe`: a check that died or hung before it reached any part.
     Probe,
-    /// A part by name: `gpu 3`, `cpu`, `loopback`, or the command that did not answer.
+    /// A part by name: `GPU 3`, `cpu`, `loopback`, or the command that did not answer.
     Other(String),
 }
 

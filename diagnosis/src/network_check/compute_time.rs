@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// nor those of two models.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub enum ComputeKind {
-    /// Unspecified. Such times are compared with each other.
+    /// Absent or unknown, as from a node of another release. Such times are compared with each other.
     #[default]
     Unspecified,
     /// Matrix products on any processor.

@@ -90,7 +90,7 @@ pub(super) fn cut(
     Some(Cut { left_out, message: listed(&causes) })
 }
 
-/// `a, b and 3 more`.
+/// The causes of a cut, the first ones by name: `a, b and 3 more`.
 fn listed(all: &[String]) -> String {
     let named = all.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
     if all.len() > NAMED { format!("{named} and {} more", all.len() - NAMED) } else { named }

@@ -160,7 +160,7 @@ impl LocalFault {
     }
 
     /// Returns the fault of a self-test that died, or hung and was killed: of the part that it was at, else of the
-    /// test itself. For `gpu 3 (NVIDIA H100)` the component is `gpu 3`.
+    /// test itself. For `GPU 3 (NVIDIA H100)` the component is `GPU 3`.
     #[must_use]
     pub fn unanswered(at: Option<&str>, reason: impl Into<String>) -> Self {
         let component =

@@ -152,7 +152,8 @@ fn with_good_partner(
     Some(Evidence { round: index(test_evidence.round), partners: vec![test_evidence.partner], message })
 }
 
-/// `2.10 times the mean compute time of the others in 2 of 2 samples: at least 105.0 ms and they 50.0 ms, ...`.
+/// `2.10 times the mean compute time of the others in each of 2 samples: at least 105.0 ms against
+/// 50.0 ms, ...`.
 fn compute_message(log: &CheckLog, number: u32, ratio: ComputeRatio) -> String {
     let ComputeRatio { shortest, others, lowest, samples, .. } = ratio;
     let mean = Duration::try_from_secs_f64(others.value).unwrap_or(Duration::MAX);
@@ -168,7 +169,7 @@ fn compute_message(log: &CheckLog, number: u32, ratio: ComputeRatio) -> String {
     let left_out = if named.is_empty() {
         String::new()
     } else {
-        format!("; left out as outliers: {}{more}", named.join(", "))
+        format!("; outliers left out: {}{more}", named.join(", "))
     };
     let all = if samples == 1 { String::from("1 sample") } else { format!("each of {samples} samples") };
     format!(
@@ -199,7 +200,7 @@ fn slow_message(
             };
             let left_out = match left_out {
                 0 => String::new(),
-                left_out => format!(", {} left out as outliers", counted(left_out as usize, "node")),
+                left_out => format!(", outliers left out: {}", counted(left_out as usize, "node")),
             };
             format!(
                 ": {ratio:.2} times the mean of what {} take {class}, {}{left_out}",
@@ -217,7 +218,7 @@ fn slow_message(
     format!("took {took} with {partner}{against}{cut}")
 }
 
-/// It passed before it failed.
+/// A faulty node that passed tests before it failed.
 fn died(names: &FabricNames, number: u32, tests: &[Listed<'_>]) -> Option<Evidence> {
     let (round, test, _) = tests.iter().rev().find(|(_, _, judged)| judged.works)?;
     let (_, failed, _) =
@@ -245,6 +246,7 @@ fn passes(names: &FabricNames, number: u32, tests: &[Listed<'_>]) -> Option<Evid
     Some(Evidence { round: index(*round), partners, message })
 }
 
+/// Why a node is inconclusive: it was not tested, or what makes each of its tests too little evidence.
 fn inconclusive(names: &FabricNames, facts: &Facts, number: u32, tests: &[Listed<'_>]) -> Vec<Evidence> {
     if tests.is_empty() {
         let message = "was not tested: no other node was left".to_owned();
@@ -274,7 +276,7 @@ fn others(test: &TestRecord, number: u32) -> impl Iterator<Item = u32> {
     test.members.iter().copied().filter(move |member| *member != number)
 }
 
-/// Why a test did not pass, by this member, which knows most of itself; else by another.
+/// Why a test did not pass: as this member reported it, which knows most of itself, else as another did.
 fn reason(names: &FabricNames, test: &TestRecord, number: u32) -> String {
     let own = test.reasons.iter().find(|(node, _)| *node == number);
     match own.or_else(|| test.reasons.first()) {

@@ -114,7 +114,7 @@ fn unfinished(bytes: u64, total: u64, elapsed: Duration, idle: Duration) -> Seen
             message: match (bytes, total) {
                 // The built-in test knows how many bytes there are to move.
                 (0, 0) => format!("{CHECK_COMMAND} timed out after {}", seconds(elapsed)),
-                (0, _) => format!("no byte moved within {}", seconds(elapsed)),
+                (0, _) => format!("no bytes transferred within {}", seconds(elapsed)),
                 _ => message,
             },
         };

@@ -150,23 +150,23 @@ pub struct NodeFinding {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NodeVerdict {
-    /// It passed.
+    /// The node passed a test.
     Healthy,
-    /// It never passed and failed with enough nodes that are good.
+    /// The node passed no test, and failed with enough verified nodes.
     Fault,
-    /// It found a fault of its own.
+    /// The self-test of the node found a fault.
     LocalFault(LocalFault),
-    /// It went away during the check.
+    /// The node was lost during the check.
     Lost { reason: String },
-    /// It is healthy, and its rack cannot be reached from the others.
+    /// The node may be healthy, and its rack cannot be reached from the others.
     Unreachable,
-    /// Its compute time is too long, each time it was measured.
+    /// The compute time of the node is too long, each time it was measured.
     StragglerCompute,
-    /// Its transfers take too long, with enough nodes that are good.
+    /// The transfers of the node take too long, with enough verified nodes.
     StragglerNetwork,
-    /// It fails intermittently.
+    /// The node fails intermittently.
     Flaky,
-    /// There is not enough evidence.
+    /// There is not enough evidence for or against the node.
     Inconclusive,
 }
 

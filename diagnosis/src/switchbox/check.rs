@@ -30,7 +30,7 @@ const FEWEST_TOGETHER: usize = 2;
 /// The result of a measurement of one pair.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// Values, at least one.
+    /// Values, at least one; a measurement without any counts as failed.
     Measured {
         /// In the order in which they were taken, without the warm-up.
         values: Vec<Repetition>,
@@ -186,6 +186,7 @@ impl Check {
         if is_over { self.go_on(now, took) } else { Vec::new() }
     }
 
+    /// A measurement that has not ended in time, or the end of the whole check.
     fn on_deadline(&mut self, now: Moment) -> Vec<Effect> {
         let is_last = now >= self.began + DEADLINE;
         let Some(run) = self.run.take_if(|run| is_last || now >= run.until()) else { return Vec::new() };
@@ -361,7 +362,7 @@ impl Pair {
         self.last_wrong = Some(wrong);
     }
 
-    /// When the time is over before all is known. Only measurements of the pair alone can make it bad.
+    /// The verdict on a pair for which no time is left. Only measurements of the pair alone can make it bad.
     fn cut_short(&self, min: Rate) -> (Verdict, Option<Wrong>) {
         if self.is_clear_so_far(min) {
             return (Verdict::Good, None);

@@ -162,9 +162,7 @@ impl SwitchboxFinding {
             self.pairs.iter().any(|pair| pair.wrong.as_ref().is_some_and(|wrong| wrong.trouble == trouble))
         };
         if has(Trouble::CannotStart) {
-            format!(
-                "{probe} cannot be started on this node: run it there by hand; `ldd` names libraries that it lacks; "
-            )
+            format!("{probe} cannot be started: run it by hand on this node; `ldd` names missing libraries; ")
         } else if has(Trouble::ProbeFailed) {
             format!("{probe} gave no usable answer for any pair: run it by hand on this node; ")
         } else {
@@ -172,6 +170,7 @@ impl SwitchboxFinding {
         }
     }
 
+    /// The number of good pairs, in the last line of a check and in the reason of a fault.
     fn score(&self) -> String {
         format!("{} of {} good, {} needed", self.good(), counted(self.pairs.len(), "pair"), self.min_channels)
     }
@@ -240,7 +239,7 @@ pub(super) fn too_few_runs(pairs: &[PairFinding]) -> Option<String> {
     ))
 }
 
-/// From the lowest to the highest, by direction where there are two; `None` without any.
+/// The lowest and the highest of the values, by direction where there are two; `None` without any.
 fn range_text(values: &[Repetition]) -> Option<String> {
     let range = |values: &[Rate]| {
         let (low, _, high) = PairFinding::spread(values.iter().copied())?;
@@ -251,13 +250,14 @@ fn range_text(values: &[Repetition]) -> Option<String> {
     Some(back.map_or_else(|| there.clone(), |back| format!("0->1 {there}, 1->0 {back}")))
 }
 
-/// A transmitter and a receiver fail separately: the direction shows which cable end to check.
+/// The direction that is too slow, where the other is not: a transmitter and a receiver fail separately, so
+/// it shows which end of the cable to check.
 fn weak_direction(min: Rate, values: &[Repetition]) -> &'static str {
     let there = values.iter().any(|it| it.there < min);
     let back = values.iter().any(|it| it.back.is_some_and(|back| back < min));
     match (there, back, values.iter().any(|it| it.back.is_some())) {
-        (true, false, true) => ", only from the first to the second",
-        (false, true, true) => ", only from the second to the first",
+        (true, false, true) => ", too slow only from the first to the second",
+        (false, true, true) => ", too slow only from the second to the first",
         _ => "",
     }
 }

@@ -42,13 +42,13 @@ const MAX_BAD: usize = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// It is no channel.
+    /// The pair is no channel: it is too slow each time, or dead.
     Bad,
-    /// It is an unreliable channel.
+    /// The pair is an unreliable channel: it is too slow at some times.
     Unstable,
-    /// It is unknown.
+    /// The pair was measured too few times.
     Untested,
-    /// It is a channel.
+    /// The pair is a channel.
     Good,
 }
 

@@ -54,8 +54,8 @@ impl fmt::Display for Misfit {
         write!(
             f,
             ", and the default pairs {all} ask for {0} sockets, of which {without} lack an accelerator, so that \
-             {left}. Set box-pairs to the pairs of this host's sockets; if it should have all \
-             {0} accelerators, set box-pairs to {all}: then what is missing is a fault of the node",
+             {left}. Set the box pairs to the pairs of this host's sockets; if the host should have all {0} \
+             accelerators, set the box pairs to {all}: missing accelerators are then a fault of the node",
             2 * pairs.len(),
         )
     }

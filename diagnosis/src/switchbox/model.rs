@@ -9,7 +9,7 @@ pub(super) enum Equipment<'a> {
     Link(Path, &'a str),
     /// The host's bus. Some take a bridge between two cards, which may be absent.
     Bus(&'a str),
-    /// The name is unknown or absent; or the devices differ.
+    /// The name of the model is unknown or absent, or the devices differ.
     Unknown,
 }
 

@@ -34,19 +34,19 @@ pub fn pairs_text(pairs: &[SocketPair]) -> String {
 /// Why pairs cannot be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PairsError {
-    /// There are none.
+    /// No pair was given.
     #[error("there is no pair: give pairs of sockets such as 0:1 2:4")]
     None,
-    /// More than [`MAX_PAIRS`].
+    /// More pairs than [`MAX_PAIRS`].
     #[error("{0} pairs are more than the {MAX_PAIRS} that one check takes")]
     TooMany(usize),
-    /// Traffic within one accelerator does not reach the box.
+    /// A pair of a socket with itself: traffic within one accelerator does not reach the box.
     #[error("{0} pairs a socket with itself, which only a loopback test allows")]
     Itself(SocketPair),
-    /// The same two sockets, in any order.
+    /// Two pairs of the same two sockets, in any order.
     #[error("{0} is listed twice")]
     Twice(SocketPair),
-    /// A socket has one link: two pairs over it would share its bandwidth, and its fault.
+    /// A socket in two pairs: it has one link, whose bandwidth and fault they would share.
     #[error("socket {socket} is in {first} and in {second}: a socket belongs to one pair")]
     SocketTwice { socket: u32, first: SocketPair, second: SocketPair },
 }

@@ -20,7 +20,7 @@ pub enum Path {
     Host,
     /// Within one accelerator.
     Loopback,
-    /// The probe reports none, or one that is not in this list.
+    /// The probe reports no path, or one that is not in this list.
     #[default]
     Unknown,
 }
@@ -90,7 +90,7 @@ impl Expected {
     pub(super) fn missed(self, measured_path: &MeasuredPath<'_>) -> Option<Wrong> {
         let MeasuredPath { is_itself, path, linked, equipment } = measured_path;
         let went = |message: fmt::Arguments<'_>| {
-            Some(Wrong::new(Trouble::WrongPath, format!("it went over {path} and not over {message}")))
+            Some(Wrong::new(Trouble::WrongPath, format!("the bytes went over {path} and not over {message}")))
         };
         match self {
             Self::Any => None,
@@ -101,17 +101,17 @@ impl Expected {
                 (Path::Loopback, _, _) if *is_itself => None,
                 (_, Some(link), _) => went(format_args!("{link}, which another pair of this box uses")),
                 (Path::Loopback, None, _) => {
-                    let message = "it stayed within one accelerator (loopback), and the pair has two";
+                    let message = "the bytes stayed within one accelerator (loopback), and the pair has two";
                     Some(Wrong::new(Trouble::WrongPath, message))
                 }
                 (Path::Unknown, None, Equipment::Bus(_)) => None,
                 (Path::Unknown, None, _) => {
-                    let message = "the probe does not report the path that the bytes took; set switchbox-path to any to \
-                                 accept every path";
+                    let message = "the probe does not report the path that the bytes took; set the switchbox path \
+                                 to any to accept every path";
                     Some(Wrong::new(Trouble::UnknownPath, message))
                 }
                 (_, None, Equipment::Link(link, model)) => went(format_args!(
-                    "{link}, which {model} has; if this host has no such link, set switchbox-path to any"
+                    "{link}, which {model} has; if this host has no such link, set the switchbox path to any"
                 )),
                 (_, None, Equipment::Bus(_) | Equipment::Unknown) => None,
             },
@@ -126,7 +126,7 @@ impl Expected {
             Equipment::Bus(model) => Some(format!("no pair went over a link, and {model} is not known to have one")),
             Equipment::Unknown => Some(
                 "no pair went over a link, and whether this model of accelerator should have one is not known: \
-                 set switchbox-path to the path that the bytes must take"
+                 set the switchbox path to the path that the bytes must take"
                     .to_owned(),
             ),
             Equipment::Link(..) => None,

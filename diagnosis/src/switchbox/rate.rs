@@ -1,4 +1,5 @@
-//! Bandwidth, compared exactly: "lower than" 10000 MB/s must not depend on rounding.
+//! A bandwidth, and what is accepted as a minimum. It is compared exactly: "lower than" 10000 MB/s must not
+//! depend on rounding.
 
 use std::fmt;
 

@@ -28,7 +28,7 @@ pub enum Trouble {
     UnknownPath,
     /// Other bytes arrived than were sent.
     DataMismatch,
-    /// A socket without an accelerator.
+    /// A socket of the pair has no accelerator.
     NoSuchDevice,
     /// One program measures all pairs, and it gave no usable answer. If it did for another pair, this is
     /// [`Self::NoAnswer`].

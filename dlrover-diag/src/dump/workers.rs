@@ -133,7 +133,7 @@ fn worker(members: &[Member]) -> (Option<&Member>, Option<String>) {
     let others = outermost.count() - 1;
     let note = (others > 0).then(|| {
         format!(
-            "{} more with this rank; the stacks are those of the youngest, {}",
+            "also with this rank: {}; the stacks are those of the process started last, {}",
             processes(others),
             root.pid
         )
@@ -303,7 +303,8 @@ mod tests {
     #[test]
     fn of_two_workers_of_one_rank_the_youngest_is_taken() {
         let members = vec![member(10, 2, 0, "python3"), member(20, 3, 0, "python3")];
-        let note = "rank 0: 1 process more with this rank; the stacks are those of the youngest, 20";
+        let note =
+            "rank 0: also with this rank: 1 process; the stacks are those of the process started last, 20";
         assert_eq!(taken(members), (vec![(0, 20)], vec![note.to_owned()]));
     }
 

@@ -57,7 +57,7 @@ fn processors() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// Makes `runs` rehearsals of each row, and counts by row.
+/// Makes `runs` rehearsals of each row, counts by row, and reports every [`PROGRESS_EVERY`] how many are done.
 fn play(
     rows: usize,
     runs: u64,

@@ -170,7 +170,7 @@ fn write_nodes(text: &mut String, outcome: &Outcome, job: Job) -> fmt::Result {
             let round = evidence.round.map_or_else(|| "before".to_owned(), |round| format!("round {round}"));
             // The cut has its own line.
             let is_cut = outcome.cut.as_ref().is_some_and(|cut| cut.message == evidence.message);
-            let reason = if is_cut { "beyond the cut below" } else { &evidence.message };
+            let reason = if is_cut { "cannot reach the others, see `cut` below" } else { &evidence.message };
             writeln!(text, "    {round}: {reason}")?;
         }
     }
@@ -247,7 +247,7 @@ fn write_rest(text: &mut String, all: usize) -> fmt::Result {
     }
 }
 
-/// Mistakes of the check.
+/// Mistakes of the check, by the simulated faults.
 fn write_truth(text: &mut String, truth: &Truth) -> fmt::Result {
     for names in &truth.wrong {
         match names.as_slice() {
@@ -257,7 +257,7 @@ fn write_truth(text: &mut String, truth: &Truth) -> fmt::Result {
     }
     if truth.over_cut > 0 {
         let pairs = count(truth.over_cut, "pair");
-        writeln!(text, "the job would start over a known cut: {pairs} of its nodes cannot reach each other")?;
+        writeln!(text, "the job would start with nodes that cannot reach each other: {pairs}")?;
     }
     match truth.bound.filter(|_| truth.is_over_bound()) {
         Some(bound) => writeln!(text, "{}: the bound is {bound}", count(truth.rounds as usize, "round")),

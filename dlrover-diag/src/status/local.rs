@@ -74,6 +74,7 @@ pub(super) enum LocalError {
     Refused { pid: u32, reason: String },
 }
 
+/// The jobs of this user on this node, for an error.
 fn others(jobs: &Jobs) -> String {
     if jobs.0.is_empty() { "this user runs no job here".to_owned() } else { format!("jobs here:{jobs}") }
 }

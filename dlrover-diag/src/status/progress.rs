@@ -11,7 +11,7 @@ use super::screen::duration;
 /// Slow ranks that are named.
 const SLOW_SHOWN: usize = 4;
 
-/// The lines on it; none where no rank has declared progress.
+/// The lines on the progress of training, none where no rank has declared progress, and on the last hang.
 pub(super) fn facts(status: &JobStatus) -> Vec<String> {
     let ranks = || status.nodes.iter().flat_map(|node| &node.ranks);
     let mut facts = Vec::new();

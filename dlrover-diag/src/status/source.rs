@@ -20,7 +20,7 @@ use launcher::{
 /// Why there is no status.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SourceError {
-    /// Not an address.
+    /// What was given is not an address.
     #[error("`{given}` is not an address: {why}")]
     Address { given: String, why: &'static str },
     /// The token.
@@ -32,19 +32,17 @@ pub(super) enum SourceError {
     /// The launchers of this node.
     #[error(transparent)]
     Local(#[from] LocalError),
-    /// Nothing came.
+    /// No answer came in time.
     #[error("the job master did not answer within {} s (--timeout)", limit.as_secs())]
     Slow { limit: Duration },
-    /// A master that was there once.
+    /// The master was reached once, and has not come back in time.
     #[error(
         "no contact with the job master for {} s (--reconnect-timeout): the job has ended, or its master is gone",
         limit.as_secs()
     )]
     Away { limit: Duration },
-    /// Another release.
-    #[error(
-        "the answer is not a document of the kind dlrover.job-status/v1; install the same release on both sides"
-    )]
+    /// The answer cannot be read, as that of another release.
+    #[error("the answer is not a dlrover.job-status/v1 document; install the same release on both sides")]
     Document(#[source] serde_json::Error),
 }
 

@@ -83,7 +83,7 @@ fn link_name(matrix: &Matrix, one: usize, other: usize) -> String {
     }
 }
 
-/// All pairs, and the free GPUs.
+/// The links of all pairs, and which GPUs are free.
 pub(super) fn table(matrix: &Matrix, free: GpuSet, broken: GpuSet) -> String {
     let has_numa = (0..matrix.size()).any(|gpu| matrix.numa(gpu).is_some());
     let mut text = " ".repeat(6);
@@ -114,7 +114,7 @@ pub(super) fn table(matrix: &Matrix, free: GpuSet, broken: GpuSet) -> String {
 }
 
 /// `2 rings of links, 48.4 GB/s`.
-fn worth(matrix: &Matrix, score: &Score, count: usize) -> String {
+fn capacity(matrix: &Matrix, score: &Score, count: usize) -> String {
     let rings = match (score.capacity_links, count) {
         (links, 2..) if links > 0 && matrix.is_switched() => format!("{links} links each"),
         (_, 1) => return "nothing to connect".to_owned(),
@@ -128,7 +128,7 @@ fn worth(matrix: &Matrix, score: &Score, count: usize) -> String {
     format!("{rings}, {:.1} GB/s", gbps(score.ring_mbps))
 }
 
-/// One choice.
+/// One choice, with its ring and its gain over the first free GPUs.
 pub(super) fn choice(matrix: &Matrix, choice: &Choice) -> String {
     let mut ring = String::new();
     for (place, gpu) in choice.ring.iter().enumerate() {
@@ -150,8 +150,8 @@ pub(super) fn choice(matrix: &Matrix, choice: &Choice) -> String {
     let mut text = format!("best     {}\nring     {}\n", choice.set, ring.trim_end());
     let _ = writeln!(
         text,
-        "worth    {}; all pairs {:.1} GB/s{numa}",
-        worth(matrix, &choice.score, count),
+        "capacity {}; all pairs {:.1} GB/s{numa}",
+        capacity(matrix, &choice.score, count),
         gbps(choice.score.total_mbps)
     );
     match choice.first == choice.set {
@@ -160,9 +160,9 @@ pub(super) fn choice(matrix: &Matrix, choice: &Choice) -> String {
             let gain = choice.gain_over_first();
             let _ = writeln!(
                 text,
-                "first    {}: {}; the best is worth {gain:.2} times that (modelled)",
+                "first    {}: {}; the best has {gain:.2} times that bandwidth (modelled)",
                 choice.first,
-                worth(matrix, &choice.first_score, count)
+                capacity(matrix, &choice.first_score, count)
             );
         }
     }
@@ -177,44 +177,44 @@ pub(super) fn overview(matrix: &Matrix, choices: &[Choice]) -> String {
     if choices.is_empty() {
         return "there is nothing to choose\n".to_owned();
     }
-    let mut text = format!("{:>2}  {:<24}  {:<34}  over the first\n", "k", "best, as a ring", "worth");
+    let mut text = format!("{:>2}  {:<24}  {:<34}  over the first\n", "k", "best, as a ring", "capacity");
     for choice in choices {
         let ring: Vec<String> = choice.ring.iter().map(ToString::to_string).collect();
-        let worth = worth(matrix, &choice.score, choice.set.len());
+        let capacity = capacity(matrix, &choice.score, choice.set.len());
         let gain = choice.gain_over_first();
-        let _ = writeln!(text, "{:>2}  {:<24}  {worth:<34}  {gain:.2}x", choice.set.len(), ring.join(","));
+        let _ = writeln!(text, "{:>2}  {:<24}  {capacity:<34}  {gain:.2}x", choice.set.len(), ring.join(","));
     }
     text
 }
 
-/// The best sets, and how many there are of each worth.
+/// The best sets, and how many there are of each capacity.
 pub(super) fn ranking(matrix: &Matrix, free: GpuSet, wanted: usize) -> String {
     let ranked = rank(matrix, free, wanted);
-    let mut by_worth: BTreeMap<(u32, u32), usize> = BTreeMap::new();
+    let mut by_capacity: BTreeMap<(u32, u32), usize> = BTreeMap::new();
     for set in &ranked {
-        *by_worth.entry((set.score.ring_mbps, set.score.capacity_links)).or_default() += 1;
+        *by_capacity.entry((set.score.ring_mbps, set.score.capacity_links)).or_default() += 1;
     }
     let by = if matrix.is_measured() { "their slowest hop" } else { "the rings they carry" };
     let mut text = format!("\n{} of {wanted}, by {by}\n", counted(ranked.len(), "set"));
-    for ((ring_mbps, capacity_links), count) in by_worth.iter().rev() {
+    for ((ring_mbps, capacity_links), count) in by_capacity.iter().rev() {
         let score = Score { ring_mbps: *ring_mbps, capacity_links: *capacity_links, ..Score::default() };
-        let _ = writeln!(text, "{count:>6}  {}", worth(matrix, &score, wanted));
+        let _ = writeln!(text, "{count:>6}  {}", capacity(matrix, &score, wanted));
     }
-    let _ = writeln!(text, "\nrank  {:<24}  {:<34}  all pairs   NUMA nodes", "set", "worth");
+    let _ = writeln!(text, "\nplace  {:<24}  {:<34}  all pairs   NUMA nodes", "set", "capacity");
     for (place, set) in ranked.iter().take(SHOWN).enumerate() {
         let score = &set.score;
         let _ = writeln!(
             text,
-            "{:>4}  {:<24}  {:<34}  {:>5.1} GB/s  {}",
+            "{:>5}  {:<24}  {:<34}  {:>5.1} GB/s  {}",
             place + 1,
             set.set.to_string(),
-            worth(matrix, score, wanted),
+            capacity(matrix, score, wanted),
             gbps(score.total_mbps),
             numa_nodes(matrix, set.set, score).map_or("?".to_owned(), |nodes| nodes.to_string())
         );
     }
     if ranked.len() > SHOWN {
-        let _ = writeln!(text, "      ... and {} more", ranked.len() - SHOWN);
+        let _ = writeln!(text, "       ... and {} more", ranked.len() - SHOWN);
     }
     text
 }

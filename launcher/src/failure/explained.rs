@@ -8,11 +8,11 @@ use rules::{
 /// What the OOM killer's counter says of a SIGKILL that is not known to be the OOM killer's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OomCounter {
-    /// It has not risen.
+    /// The counter of the OOM killer has not risen.
     Unchanged,
-    /// It cannot be read on this host.
+    /// The counter of the OOM killer cannot be read on this host.
     Missing,
-    /// The worker was another node's: its launcher knows.
+    /// The worker ran on another node, whose launcher reads the counter.
     OfAnotherNode,
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn explained(failure: &WorkerFailure, counter: OomCounter) -> String 
             }
             OomCounter::OfAnotherNode => "see the output of that node's launcher",
         },
-        "SIGPIPE" => "it wrote to a pipe or socket whose reader has closed it",
+        "SIGPIPE" => "wrote to a pipe or socket whose reader has closed it",
         "SIGSEGV" => "segmentation fault in native code",
         "SIGBUS" => {
             "memory behind a mapped file is missing; often /dev/shm is too small (docker run --shm-size; in \

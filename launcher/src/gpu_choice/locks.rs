@@ -130,7 +130,8 @@ fn folder(env: Environment<'_>) -> io::Result<PathBuf> {
     }
 }
 
-/// A directory in `/tmp` may belong to any user. No other user can replace ours: `/tmp` is sticky.
+/// Checks the directory of the locks: one in `/tmp` may belong to any user. No other user can replace ours: `/tmp`
+/// is sticky.
 fn checked(folder: PathBuf) -> io::Result<PathBuf> {
     let found = fs::symlink_metadata(&folder)?;
     if !found.is_dir() {

@@ -92,7 +92,8 @@ pub(super) struct Arguments {
     /// The key of the taints
     #[arg(long, value_name = "KEY", help_heading = CHECKS, default_value = Flag::TaintKey.spec().default)]
     pub(super) taint_key: String,
-    /// When more than this share of the nodes (and more than 2) would be tainted, none is and the job fails
+    /// When more than this share of the nodes (and more than 2) would be tainted, no node is tainted and the
+    /// job fails
     #[arg(long, value_name = "SHARE", help_heading = CHECKS, default_value = Flag::TaintGuard.spec().default)]
     pub(super) taint_guard: String,
 
@@ -121,7 +122,7 @@ pub(super) struct Arguments {
     /// This master's certificate, PEM [env: DLROVER_TLS_CERT]
     #[arg(long, value_name = "FILE", help_heading = "Which nodes may join")]
     pub(super) tls_cert: Option<PathBuf>,
-    /// Its key, PEM [env: DLROVER_TLS_KEY]
+    /// The key of --tls-cert, PEM [env: DLROVER_TLS_KEY]
     #[arg(long, value_name = "FILE", help_heading = "Which nodes may join")]
     pub(super) tls_key: Option<PathBuf>,
     /// Nodes must have a certificate of this CA, PEM [env: DLROVER_TLS_CLIENT_CA]
@@ -137,7 +138,7 @@ pub(super) struct Arguments {
     /// Not used: the nodes report how many they are (--nnodes)
     #[arg(long, value_name = "N", help_heading = "Compatibility with DLRover's master")]
     pub(super) node_num: Option<String>,
-    /// grpc, whatever is asked for
+    /// Not used: this master supports gRPC only
     #[arg(long, value_name = "TYPE", help_heading = "Compatibility with DLRover's master",
           value_parser = PossibleValuesParser::new(["grpc", "http"]))]
     pub(super) service_type: Option<String>,
@@ -147,8 +148,10 @@ pub(super) struct Arguments {
     pub(super) print_completion: Option<Shell>,
 }
 
+/// A heading of `dlrover-master --help`.
 const CHECKS: &str = "Network checks (the nodes decide whether they run)";
 
+/// A heading of `dlrover-master --help`.
 const LOG: &str = "The master's log";
 
 /// What `dlrover-master` parses.

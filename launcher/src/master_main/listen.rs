@@ -35,7 +35,7 @@ impl ListenOn {
 /// What keeps the master from listening.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ListenError {
-    /// One port.
+    /// The port cannot be used, as when it is taken.
     #[error("cannot listen on port {port} of {address}: {error}; free it, or choose another with --port")]
     Port {
         /// `all addresses`, or --bind.
@@ -45,7 +45,7 @@ pub(super) enum ListenError {
         /// The system error.
         error: io::Error,
     },
-    /// None of several.
+    /// None of the ports of `HOST_PORTS` can be used.
     #[error(
         "no port of HOST_PORTS={} is free on {address}: {error}; free one or add more",
         agent::shown_ports(choices)

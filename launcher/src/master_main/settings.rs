@@ -53,7 +53,7 @@ pub(super) struct Settings {
 /// A setting that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SettingsError {
-    /// A number of seconds.
+    /// The value is not a number of seconds in the range.
     #[error("--{option} {value}: expected a number of seconds, {range}")]
     Seconds {
         /// Which.
@@ -63,7 +63,7 @@ pub(super) enum SettingsError {
         /// What it may be.
         range: &'static str,
     },
-    /// A share of the nodes.
+    /// `--taint-guard` is not a share of the nodes.
     #[error("--taint-guard {value}: expected a share of the nodes, from 0 to 1")]
     Share {
         /// As given.
@@ -75,7 +75,7 @@ pub(super) enum SettingsError {
     /// Where the report goes.
     #[error(transparent)]
     TaintReport(#[from] TaintFileError),
-    /// The operator's command.
+    /// `--on-fault-node` is empty.
     #[error("--on-fault-node is empty: expected a command for /bin/sh; leave the option out for none")]
     NoCommand,
     /// The taints' key.
@@ -246,6 +246,7 @@ fn trust(given: &Arguments, env: Environment<'_>) -> Result<Trust, SettingsError
     Ok(Trust { token: job_token::read(file(&given.job_token_file, env, None).as_deref(), env)?, tls })
 }
 
+/// Lines about options of DLRover's master that have no effect here.
 fn notices(given: &Arguments) -> Vec<String> {
     let platform = filled(&given.platform).map(|platform| {
         if !PLATFORMS.contains(&platform.as_str()) {
@@ -254,8 +255,8 @@ fn notices(given: &Arguments) -> Vec<String> {
         }
         match platform.ends_with("k8s") {
             true => format!(
-                "--platform {platform}: this master creates no pods; the nodes are those that join, and what created \
-                 them must also replace them"
+                "--platform {platform}: this master creates no pods: nodes join by themselves, and what \
+                 created their pods must also replace them"
             ),
             false => String::new(),
         }
@@ -264,7 +265,7 @@ fn notices(given: &Arguments) -> Vec<String> {
     let nodes = filled(&given.node_num).filter(|nodes| nodes.trim().parse::<u32>().is_err());
     let nodes = nodes.map(|nodes| {
         format!(
-            "warning: --node-num {nodes} is ignored: not a number of nodes; the nodes report their number"
+            "warning: --node-num {nodes} is ignored: not a number of nodes; the nodes report how many they are"
         )
     });
     let http = given.service_type.as_deref() == Some("http");

@@ -63,7 +63,8 @@ super::options! {
         MasterAddr = option("master-addr", "HOST", Text).default("127.0.0.1").of_torchrun(),
             "Address of the node of rank 0 of a static rendezvous";
         MasterPort = option("master-port", "PORT", Int).of_torchrun(),
-            "Its port, for the workers' store and the job master [default: 29500; a free one on a single node]";
+            "The port at --master-addr, for the workers' store and the job master [default: 29500; a free one \
+             on a single node]";
         LocalAddr = option("local-addr", "HOST", Text).of_torchrun(),
             "The address by which workers of other nodes reach this one [default: POD_IP, --node-ip, NODE_IP or \
              HOST_IP, else what the job master sees]";
@@ -103,7 +104,8 @@ super::options! {
         TaintKey = option("taint-key", "KEY", Text).default("dlrover.io/node-check").requires(Flag::NetworkCheck),
             "The key of the taints in that report";
         TaintGuard = option("taint-guard", "SHARE", Float).default("0.3").requires(Flag::NetworkCheck),
-            "When more than this share of the nodes (and more than 2) would be tainted, none is and the job fails";
+            "When more than this share of the nodes (and more than 2) would be tainted, no node is tainted and \
+             the job fails";
         TopologyConfig = option("topology-config", "FILE", Text),
             "Lines of `asw psw address`: nodes below one switch get adjacent ranks; read again for each round \
              [default: DLROVER_TOPOLOGY_CONFIG, else none]";
@@ -127,8 +129,8 @@ super::options! {
     }
     "Hangs" {
         Progress = choice("progress", "HOW", PROGRESS).default("auto"),
-            "How workers show progress: auto, Python workers also count the optimizer steps of torch by themselves; \
-             declared, only what a script writes to DLROVER_PROGRESS_FILE counts (docs/progress.md)";
+            "How workers show progress: auto (what scripts declare, and torch's optimizer steps in Python \
+             workers), or declared (only what scripts write to DLROVER_PROGRESS_FILE); docs/progress.md";
         HangTimeout = option("hang-timeout", "SECONDS", Float).default("300"),
             "The job counts as hanging when no rank has finished a step for this long; the stacks of all ranks are taken \
              then; 0: no hang detection [env: XPU_TIMER_HANG_TIMEOUT]";
@@ -143,14 +145,14 @@ super::options! {
     }
     "Warm workers" {
         Warm = choice("warm", "WHEN", WARM).default("off"),
-            "Fork Python workers from a template, a process that has imported what they import: off; restart, those of a \
-             restart; start, also the first ones (docs/warm.md) [env: DLROVER_WARM]";
+            "Fork Python workers from a template, a process that has imported what they import: off, restart \
+             (the workers of a restart), or start (the first workers too); docs/warm.md [env: DLROVER_WARM]";
         WarmModules = option("warm-modules", "NAME,...", List).requires(Flag::Warm),
             "What the template imports [default: what a worker has imported after its first step; before any step, what the \
              script's import statements name]";
         WarmMemory = option("warm-memory", "MIB", Int).requires(Flag::Warm),
-            "The most memory that the template may use, its share of shared pages counted; above that it is not used [default: 2048, or \
-             2 % of the node's memory if that is more]";
+            "The most memory that the template may use, including its share of shared pages; a larger template \
+             is not used [default: 2048, or 2 % of the node's memory if that is more]";
     }
     "Checkpoints in memory" {
         FlashCkptMemory = option("flash-ckpt-memory", "MIB", Int),
@@ -207,10 +209,11 @@ super::options! {
         Accelerator = choice("accelerator", "NAME", ACCELERATORS).default("nvidia.com/gpu"),
             "The kind of accelerator that checks run on";
         NumaAffinity = switch("numa-affinity"),
-            "As --numa-binding=node, but without accelerators nothing is bound";
+            "Like --numa-binding=node, but on a node without accelerators no worker is bound";
         GpuSelect = option("gpu-select", "HOW", Text).default("first"),
             "Which accelerators workers get: first (nothing is changed), topology (those with the best ring), pack \
-             (and the next job gets good ones too), or a list such as 4,5 or GPU-...; docs/gpus.md";
+             (a good ring, and a good one left for the next job), or a list such as 4,5 or GPU-...; \
+             docs/gpus.md";
         GpuSelectOnly = switch("gpu-select-only"),
             "Hide the accelerators that --gpu-select did not choose; without it they follow the chosen ones";
         GpuTopology = option("gpu-topology", "FILE", Text),
@@ -235,7 +238,7 @@ super::options! {
         CheckTtl = option("check-ttl", "SECONDS", Float).default("0").requires(Flag::NetworkCheck),
             "A restart with the same nodes reuses a check younger than this; 0 checks before every start";
         CheckMaxRounds = option("check-max-rounds", "N", Int).default("8").requires(Flag::NetworkCheck),
-            "Rounds of tests, after which what is still unknown is inconclusive";
+            "The most rounds of tests in one check; nodes without a verdict by then are inconclusive";
         NetworkCheckTimeout = option("network-check-timeout", "S", Text).requires(Flag::NetworkCheck),
             "The timeout of one test, in seconds [env: NETWORK_CHECK_TIMEOUT] [default: 15; 180 with \
              --check-command]";
@@ -252,7 +255,7 @@ super::options! {
             "When a node that fails intermittently, or goes away during a check, is tainted: now, confirmed by a \
              second check, or never";
         BusyGpuThreshold = option("busy-gpu-threshold", "PERCENT", Float).default("30"),
-            "An accelerator is in use by others when more of its memory is taken than this";
+            "An accelerator counts as in use by others when more than this percentage of its memory is taken";
         SwitchboxCheck = switch("switchbox-check"),
             "Also check the optical links between switchbox and accelerators; requires --network-check";
         BoxPairs = option("box-pairs", "A:B ...", Pairs).default("0:1 2:4 3:5 6:7").requires(Flag::SwitchboxCheck),

@@ -15,7 +15,7 @@ pub(super) fn min_nodes(env: Environment<'_>) -> Result<Option<(u32, Given)>, In
     let number = value.to_str().and_then(python_number::int).and_then(|number| u32::try_from(number).ok());
     match number.filter(|number| *number > 0) {
         Some(number) => Ok(Some((number, given))),
-        None => Err(Invalid::OutOfRange { given, range: "the fewest nodes of the job, at least 1" }),
+        None => Err(Invalid::OutOfRange { given, range: "a number of nodes, at least 1" }),
     }
 }
 
@@ -27,7 +27,7 @@ pub(super) fn timeout(env: Environment<'_>) -> Result<Option<Duration>, Invalid>
         Some(seconds) => Ok(Some(Duration::from_secs(seconds.into()))),
         None => Err(Invalid::OutOfRange {
             given: Given::in_variable(SCHEDULE_TIMEOUT, value),
-            range: "a whole number of seconds, at least 1, that nodes may gather",
+            range: "a whole number of seconds, at least 1",
         }),
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct GpuShare {
     pub(super) variables: Vec<(OsString, OsString)>,
 }
 
-/// Reads it. A node without one has none of it.
+/// Reads this container's share of an accelerator. A node without one has none of it.
 ///
 /// # Errors
 /// When the plugin found no room, or its values contradict each other.

@@ -15,8 +15,8 @@ use crate::{
     resolve::does_nothing,
 };
 
-/// Chooses. When the best set cannot be determined the run starts all the same: one line says so, and workers see what they
-/// would have seen without the option.
+/// Chooses the accelerators of the workers. When the best set cannot be determined the run starts all the same:
+/// a message says so, and workers see what they would have seen without the option.
 pub(super) fn resolve(
     cli: &Cli,
     env: Environment<'_>,

@@ -65,7 +65,7 @@ fn timeout(cli: &Cli, env: Environment<'_>) -> Result<Option<Duration>, Invalid>
         _ => (cli.bytes(Flag::HangTimeout), cli.given(Flag::HangTimeout)),
     };
     let number = value.to_str().and_then(python_number::float).and_then(rdzv_conf::seconds);
-    let range = "a number of seconds, at least 0.1, or 0 for none";
+    let range = "a number of seconds, at least 0.1, or 0 for no hang detection";
     match number {
         Some(Duration::ZERO) => Ok(None),
         Some(timeout) if timeout >= SHORTEST => Ok(Some(timeout)),

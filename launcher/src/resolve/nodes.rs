@@ -82,7 +82,7 @@ pub(super) fn resolve(
     };
     if auto {
         notices.push(format!(
-            "--auto-config: {}, {} on this one",
+            "--auto-config: {}, {} on this node",
             diagnosis::counted::counted(max, "node"),
             diagnosis::counted::counted(local_world_size, "worker")
         ));

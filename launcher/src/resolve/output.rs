@@ -91,7 +91,7 @@ fn temporary_dir(env: Environment<'_>, host: &dyn Host, notices: &mut Vec<String
     let dir = candidates.nth(place).unwrap_or(baseline[0]).to_owned();
     for (given, _) in named.iter().take(place) {
         notices.push(format!(
-            "`{given}` is not a directory that can be written: logs go to {} unless --log-dir says where",
+            "`{given}` is not a writable directory: logs go to {}; --log-dir chooses another directory",
             dir.display()
         ));
     }

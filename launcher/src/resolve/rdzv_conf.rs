@@ -113,7 +113,7 @@ impl<'a> Conf<'a> {
     }
 }
 
-/// A key that nothing knows, but for one that is nearly the same.
+/// The line about an unknown key that is nearly the same as a known one.
 fn misspelt(key: &str) -> Option<String> {
     let known = || DYNAMIC.iter().chain(&STATIC).map(|(name, _)| *name);
     if known().any(|name| name == key) {

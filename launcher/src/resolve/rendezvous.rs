@@ -21,13 +21,15 @@ use crate::{
 /// Where the job's master is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rendezvous {
-    /// In this process, on `127.0.0.1` and a free port: no other node takes part.
+    /// A job of this node alone: the master is in this process, on `127.0.0.1` and a free port.
     Loopback,
-    /// A static line: store and master share this port, and workers get both as MASTER_ADDR and MASTER_PORT.
+    /// A static rendezvous: store and master share this port, and workers get both as MASTER_ADDR and
+    /// MASTER_PORT.
     Static(Endpoint),
-    /// A c10d line: the master is here, and the store on a port of its own.
+    /// A c10d rendezvous: the master is here, and the store on a port of its own.
     C10d(Endpoint),
-    /// `DLROVER_MASTER_ADDR`: the same, and mostly a process of its own.
+    /// `DLROVER_MASTER_ADDR`: the master is here, mostly a process of its own, and the store on a port of its
+    /// own.
     Master(Endpoint),
 }
 
@@ -55,13 +57,13 @@ impl Rendezvous {
 /// Whether this launcher serves the job master of a rendezvous with others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServeMaster {
-    /// It does; on any address when the name is none of its own (a service in front of it).
+    /// This launcher serves it; on any address when the name is none of its own (a service in front of it).
     Always,
-    /// The same, unless another launcher of this host already does.
+    /// This launcher serves it, unless another launcher of this host already does.
     UnlessServed,
-    /// When the endpoint is an address of this host and the port is free.
+    /// This launcher serves it if the endpoint is an address of this host and the port is free.
     IfLocal,
-    /// Another process does.
+    /// Another process serves it.
     Never,
 }
 
@@ -214,8 +216,9 @@ fn rendezvous(
                 if port.is_some_and(|port| port != 0) {
                     let given = cli.given(Flag::RdzvEndpoint);
                     notices.push(format!(
-                        "`{given}` is ignored: this node is alone, and its job master has a free port of 127.0.0.1; \
-                         dlrover-diag status of this node finds it, and --http=ADDRESS:PORT serves a page for other hosts"
+                        "`{given}` is ignored: this node is alone, and its job master uses a free port of \
+                         127.0.0.1; dlrover-diag status on this node finds it, and --http=ADDRESS:PORT serves \
+                         a page for other hosts"
                     ));
                 }
                 return Ok(alone(own_id()));

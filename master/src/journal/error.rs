@@ -44,7 +44,7 @@ pub enum JournalError {
         #[source]
         source: io::Error,
     },
-    /// Durable bytes have changed.
+    /// The journal is damaged: bytes that were written completely have changed since.
     #[error(
         "the job's state {} is damaged at byte {offset}: {what}; the master does not start with incomplete state. \
          Restore \
@@ -59,7 +59,7 @@ pub enum JournalError {
         /// What is wrong at the offset.
         what: &'static str,
     },
-    /// Written by another release, with other records.
+    /// The journal was written by another release, in another format.
     #[error(
         "the job's state {} was written by release {theirs} (format {their_format}) and this is release {ours} \
          (format {our_format}); start the release that wrote it, or move the file away: a master without it asks \
@@ -84,7 +84,8 @@ pub enum JournalError {
     /// The file cannot be written.
     #[error(
         "cannot write the job's state {}: {error}; the master exits, because a restarted master could not recover \
-         its further decisions. Free disk space, or give another --state-dir, and restart it: the nodes keep running and reconnect",
+         its further decisions. Free disk space, or give another --state-dir, and restart the master: the \
+         nodes keep running and reconnect",
         path.display()
     )]
     Write {

@@ -46,7 +46,7 @@ pub(super) struct Header {
 /// Why a header is invalid.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum BadHeader {
-    /// Its bytes have changed.
+    /// The header's bytes have changed since they were written.
     Damaged,
     /// Another release wrote it.
     Other { release: String, format: u32 },

@@ -81,7 +81,9 @@ pub(super) fn gather(task: &GpuTask, reporter: &Reporter) -> Inventory {
     ];
     let mut inventory = Inventory::default();
     if let Err(error) = tool::kill_tools_on_sigterm(reporter.clone()) {
-        inventory.notes.push(format!("processes that a vendor's tool starts may survive it: {error}"));
+        inventory
+            .notes
+            .push(format!("processes of a vendor's tool may keep running after the query: {error}"));
     }
     let inventory = take(&sources, inventory, &mut |message| reporter.send(&message));
     tool::kill_leftovers();
@@ -134,6 +136,6 @@ mod tests {
                 other => format!("{other:?}"),
             })
             .collect();
-        assert_eq!(seen, ["gpu 0", "1", "gpu 1", "2", "2"]);
+        assert_eq!(seen, ["GPU 0", "1", "GPU 1", "2", "2"]);
     }
 }

@@ -147,7 +147,8 @@ impl Rank<'_> {
         }
     }
 
-    /// What reads foreign memory and files may panic in a library of ours; that is a note.
+    /// Reads a part of the stacks. Where a library panics on foreign memory or files, a note is in place of that
+    /// part.
     fn guarded(self, what: &str, work: impl FnOnce()) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
             self.note(format!("{what}: the reader has failed: {}", reason(panic.as_ref())));

@@ -59,7 +59,7 @@ pub async fn take_inventory(plan: GpuPlan) -> Inventory {
     from_run(run, plan.deadline).bounded()
 }
 
-/// The same without a runtime: one is made on this thread.
+/// Gathers the inventory of this node as [`take_inventory`] does, on a runtime that it makes on this thread.
 #[must_use]
 pub fn inventory_now(plan: GpuPlan) -> Inventory {
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {

@@ -52,7 +52,7 @@ impl ProbeHandle {
         Ok(self.measured().await?.probed)
     }
 
-    /// As [`end`](Self::end), with the measurements of an all-reduce.
+    /// Waits for the result as [`end`](Self::end) does, and returns the measurements of an all-reduce too.
     ///
     /// # Errors
     /// As [`end`](Self::end).

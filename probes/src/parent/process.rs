@@ -36,7 +36,7 @@ use processes::{
 /// Why a probe cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StartError {
-    /// Its plan cannot be written.
+    /// The plan of the probe cannot be written.
     #[error("cannot write the plan of the probe")]
     Plan(#[source] io::Error),
     #[error("cannot start the probe {}", path.display())]

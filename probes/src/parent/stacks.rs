@@ -63,17 +63,17 @@ pub async fn take_stacks(plan: StacksPlan) -> Vec<RankDump> {
 /// How a probe has ended.
 enum ProbeEnd {
     Whole,
-    /// It was killed at the limit.
+    /// The probe was killed at the limit.
     Late,
     /// It ended by itself, and not as it should, or has not begun.
     Crashed(String),
 }
 
 impl ProbeEnd {
-    /// Why something is missing.
+    /// Why the stacks of a process, or a part of them, are missing.
     fn words(&self, limit: Duration) -> String {
         match self {
-            Self::Whole => "the probe has left it out".to_owned(),
+            Self::Whole => "not reported by the probe".to_owned(),
             Self::Late => format!("not read within {}", seconds(limit)),
             Self::Crashed(why) => why.clone(),
         }
@@ -144,7 +144,7 @@ impl Collected {
         self.process.is_some() && self.has_python && (self.has_native || !native)
     }
 
-    /// The dump, with `why` for what has not come.
+    /// The dump, with a note for each part that the probe did not report; `why` it did not.
     fn dump(self, target: &StackTarget, native: bool, why: &str) -> RankDump {
         let StackTarget { rank, world_size, pid, step, host, .. } = target;
         let mut notes = self.notes;

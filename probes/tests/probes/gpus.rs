@@ -81,9 +81,9 @@ async fn eight_devices_are_read_with_their_links_and_a_faulty_one() {
 #[tokio::test]
 async fn a_driver_that_hangs_at_one_device_does_not_hide_those_before_it() {
     let inventory = inventory("gpus=4;hang=2", Duration::from_secs(1)).await;
-    assert_eq!((inventory.gpus.len(), inventory.hangs_at.as_deref()), (2, Some("gpu 2")));
+    assert_eq!((inventory.gpus.len(), inventory.hangs_at.as_deref()), (2, Some("GPU 2")));
     assert!(
-        inventory.notes.iter().any(|note| note.contains("no answer within 1 s; last step: gpu 2")),
+        inventory.notes.iter().any(|note| note.contains("no answer within 1 s; last step: GPU 2")),
         "{inventory:?}"
     );
 }
@@ -284,7 +284,7 @@ async fn a_failed_call_of_nvidia_smi_is_a_note_that_names_it() {
         ),
         ("kill -KILL $$".into(), 0, QUERY, "killed by SIGKILL"),
         ("exec yes GPU0".into(), 0, QUERY, "killed: printed more than 262144 bytes"),
-        ("echo No devices were found".into(), 0, QUERY, "`No devices were found` does not describe gpu 0"),
+        ("echo No devices were found".into(), 0, QUERY, "`No devices were found` does not describe GPU 0"),
         ("head -c 300 /dev/urandom".into(), 0, QUERY, ""),
         (String::new(), 0, QUERY, "it lists no GPU"),
         (

@@ -95,12 +95,12 @@ async fn a_missing_probe_program_is_a_failure_and_a_fault() {
 #[tokio::test]
 async fn a_hanging_local_check_is_a_fault_of_its_current_step() {
     let folder = tempfile::tempdir().unwrap();
-    let script = "echo '{\"At\":\"cpu\"}'; echo '{\"At\":\"gpu 3 (Some Model)\"}'; exec sleep 1000";
+    let script = "echo '{\"At\":\"cpu\"}'; echo '{\"At\":\"GPU 3 (Some Model)\"}'; exec sleep 1000";
     let program = impostor(&folder, script);
     let plan = LocalPlan { deadline: Duration::from_secs(4), program, ..LocalPlan::default() };
     let fault = in_time(check_locally(plan)).await.fault.unwrap();
-    assert_eq!(fault.component.as_str(), "gpu 3");
-    assert_eq!(fault.reason, "no answer within 4 s; last step: gpu 3 (Some Model)");
+    assert_eq!(fault.component.as_str(), "GPU 3");
+    assert_eq!(fault.reason, "no answer within 4 s; last step: GPU 3 (Some Model)");
 }
 
 #[tokio::test]

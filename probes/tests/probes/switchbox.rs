@@ -142,8 +142,8 @@ async fn each_pair_of_a_healthy_box_is_measured_five_times() {
                 "switchbox check: measuring 0:1 2:4 3:5 6:7 by mxom ({}); at least 2 must reach 10000.0 MB/s",
                 tool.display()
             ),
-            "switchbox check: warning: the MetaX driver shows no layout, so the number of a socket is taken for that \
-             of its GPU"
+            "switchbox check: warning: the MetaX driver shows no layout; each socket is assumed to have the number of \
+             its GPU"
                 .to_owned(),
         ]
     );
@@ -209,15 +209,15 @@ async fn a_tool_that_hangs_only_in_parallel_runs_is_good() {
 async fn every_failure_has_its_own_description() {
     assert_eq!(
         third("echo 'bandwith: 12 GB/s'").await,
-        "no answer, its output has no `bandwidth:NUMBERMB/s`: bandwith: 12 GB/s"
+        "no answer, the output has no `bandwidth:NUMBERMB/s`: bandwith: 12 GB/s"
     );
     assert_eq!(third("kill -SEGV $$").await, "no answer, killed by SIGSEGV, output: (empty)");
     assert_eq!(
         third("say 50000.0; echo 'link 3 down' >&2; exit 4").await,
         "no answer, exited with code 4, output: link 3 down"
     );
-    assert_eq!(third("exec yes").await, "no answer, it wrote more than 1 MiB");
-    assert_eq!(third("exec yes >&2").await, "no answer, it wrote more than 1 MiB");
+    assert_eq!(third("exec yes").await, "no answer, the output has more than 1 MiB");
+    assert_eq!(third("exec yes >&2").await, "no answer, the output has more than 1 MiB");
     assert_eq!(
         third("echo '/dev/mxcd: Permission denied' >&2; exit 1").await,
         "no permission, exited with code 1, output: /dev/mxcd: Permission denied"
@@ -312,7 +312,7 @@ async fn a_failing_program_fails_for_all_pairs_with_its_message() {
         ("cat /nowhere/typo.json", "probe failed, exited with code 1, output: ", untested),
         ("echo 'x: No such device' >&2; exit 1", "probe failed, exited with code 1, output: x", untested),
         ("/nowhere/probe", "tool missing, exited with code 127, output: ", untested),
-        ("echo '{}'", "probe failed, its output is not a result, missing field `v`", untested),
+        ("echo '{}'", "probe failed, the output is not a result, missing field `v`", untested),
         (r#"echo '{"v":1,"results":[]}'"#, "probe failed, no result for this pair in", untested),
         ("kill -KILL $$", "probe failed, killed by SIGKILL", untested),
         // Alone, too.
@@ -362,7 +362,7 @@ async fn a_program_gets_the_request_and_one_direction_may_be_slow() {
     let finding = by(&line, one.clone()).await;
     let message = finding.pairs[0].wrong.as_ref().unwrap().to_string();
     let expected = "slow, 0->1 50000.0 to 50000.0 MB/s, 1->0 900.5 to 900.5 MB/s in 5 solo runs, 0 of which \
-                    reached 10000.0 MB/s both ways, only from the second to the first";
+                    reached 10000.0 MB/s both ways, too slow only from the second to the first";
     assert_eq!(message, expected);
     let request: String = fs::read_to_string(folder.path().join("request")).unwrap();
     assert_eq!(

@@ -253,16 +253,15 @@ impl fmt::Display for Regroup {
             Self::Growth { nodes } => {
                 write!(f, "{} joined", diagnosis::counted::counted(*nodes, "more node"))
             }
-            Self::Rejoined { node } => write!(f, "{node} joins again"),
+            Self::Rejoined { node } => write!(f, "{node} joined again"),
             Self::NotAllCameBack { back, nodes } => {
                 write!(f, "{back} of {nodes} nodes reconnected to the restarted job master")
             }
             Self::Late => f.write_str("the job continued without this node while it was unreachable"),
             Self::UnknownRound { next } => write!(
                 f,
-                "the restarted job master does not know this node's round: its state is older than the job and \
-                 ends before \
-                 round {next}"
+                "the restarted job master does not know this node's round: the master's state is older than \
+                 the job and ends before round {next}"
             ),
         }
     }
@@ -271,11 +270,11 @@ impl fmt::Display for Regroup {
 /// Why a node is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
-    /// It expects another job.
+    /// The terms that the node expects differ from those of the job.
     Differs { point: String },
     /// It has another number of workers, and the job requires the same on each node.
     NotUniform { job: u32, node: u32 },
-    /// Its rank is held by a node that lives.
+    /// The node rank that it asks for is held by a connected node.
     Held { rank: NodeRank, holder: NodeName, newcomer: NodeName },
 }
 
@@ -318,7 +317,7 @@ pub enum Log {
     CheckRound { check: u32, round: u32, tests: u32 },
     /// A check is over: its table.
     Checked { report: String },
-    /// Nodes train over a known cut, as the policy is.
+    /// Nodes train although a check found broken paths (`--on-bad-path=proceed`).
     Proceeds { cut: String, nodes: u32 },
     /// What ended a round, in the words of the worker.
     RootCause(Box<RootCause>),
@@ -338,7 +337,7 @@ pub enum Log {
     Regrouped { round: Round, why: Regroup },
     /// A master without state takes over a running job.
     Restoring { round: Round, nodes: u32 },
-    /// It has; what it cannot know.
+    /// A master without state has taken over a running job; what it cannot know.
     Restored { round: Round, nodes: u32 },
     /// A node is in a round that this master does not know: its state ends before `next`.
     OldState { node: NodeName, round: Round, next: Round },
@@ -388,7 +387,7 @@ impl fmt::Display for Log {
             Self::Checked { report } => f.write_str(report),
             Self::Proceeds { cut, nodes } => write!(
                 f,
-                "warning: {} over broken paths, as the job's policy is to proceed: {cut}",
+                "warning: {} over broken paths (on bad path: proceed): {cut}",
                 if *nodes == 1 { "1 node trains".to_owned() } else { format!("{nodes} nodes train") }
             ),
             Self::RootCause(root_cause) => write!(f, "root cause: {root_cause}"),

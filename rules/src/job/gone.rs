@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 /// How a node has left the job: the words that follow its name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Gone {
-    /// The master gave it up.
+    /// The master counts the node as lost.
     Lost { reason: String },
-    /// It said so.
+    /// The node announced that it leaves.
     Left { reason: String },
     /// Its workers failed for the last time, or could not be started.
     Failed { reason: String },
-    /// A check keeps it out of the job.
+    /// A check excluded the node from the job.
     Excluded { verdict: String },
 }
 

@@ -386,7 +386,7 @@ fn named_nodes(world: &World, suspects: &[Suspect]) -> Vec<NodeId> {
     named.into_iter().map(|(_, node)| node.clone()).collect()
 }
 
-/// A rank, as in a message.
+/// No rank advances because one of them writes a checkpoint.
 #[must_use]
 pub(super) fn held_message(idle: Duration, rank: Rank) -> String {
     format!(

@@ -162,6 +162,7 @@ impl Job {
         effects
     }
 
+    /// A launcher received a signal, and its node leaves.
     fn on_left(&mut self, now: Moment, node: &NodeId, signal: i32) -> Vec<Effect> {
         let reason = format!("its launcher received {}", stop_signal(signal));
         if self.policy.host.as_ref() == Some(node) && !matches!(self.phase, Phase::Over { .. }) {

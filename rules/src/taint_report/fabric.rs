@@ -19,8 +19,13 @@ impl TaintReport {
             NetworkElement::Uplink(rack) => format!("the uplink of {}", self.rack(rack)),
             NetworkElement::PartialUplink(rack) => format!("part of the uplinks of {}", self.rack(rack)),
             NetworkElement::Leaf(rack) => format!("the switch of {}", self.rack(rack)),
-            NetworkElement::Pod(pod) => format!("the uplinks or the switch of pod {}", self.pod(pod)),
+            NetworkElement::Pod(pod) => format!("the uplinks or the switch of {}", self.pod_name(pod)),
         }
+    }
+
+    /// `pod psw-3`, by the name of its switch; `pod 3` where that is unknown.
+    fn pod_name(&self, number: u32) -> String {
+        self.pods.get(number as usize).map_or_else(|| self.pod(number), |name| format!("pod {name}"))
     }
 
     /// A line for each fault between nodes.
@@ -45,8 +50,8 @@ impl TaintReport {
             )?;
         }
         for pod in &outcome.pods {
-            let pod = self.pod(*pod);
-            write!(f, "\n  pod {pod}: down, its nodes reach no other pod; no node is tainted for it")?;
+            let pod = self.pod_name(*pod);
+            write!(f, "\n  {pod}: down, its nodes reach no other pod; no node is tainted for it")?;
         }
         for PartialUplink { rack, dead, tested } in &outcome.partial_uplinks {
             let rack = self.rack(*rack);
@@ -123,7 +128,7 @@ mod tests {
     fn each_fault_of_the_fabric_has_a_line() {
         let mut report = whole();
         let outcome = &mut report.outcome;
-        (outcome.leaves, outcome.pods) = (vec![1], vec![0]);
+        (outcome.leaves, outcome.pods) = (vec![1], vec![0, 3]);
         outcome.partial_uplinks = vec![PartialUplink { rack: 0, dead: 3, tested: 8 }];
         let candidates =
             vec![NetworkElement::Node(0), NetworkElement::RackPair(0, 1), NetworkElement::Leaf(7)];
@@ -134,11 +139,14 @@ mod tests {
         for line in [
             "\n  switch of asw-1: down, its nodes do not even reach each other; no node is tainted for it",
             "\n  pod psw-0: down, its nodes reach no other pod; no node is tainted for it",
+            "\n  pod 3: down, its nodes reach no other pod; no node is tainted for it",
             "\n  uplinks of asw-0: partly down, 3 of 8 tested pairs failed each time; no node is",
             "\n  ambiguous: node number 0 (host-a, 10.0.0.1) or the path asw-0 - asw-1 or the switch of rack 7; no node is",
             "\n  cut: asw-0 and asw-1 do not reach each other; cannot train with the others: node number 0 (host-a, 10.0.0.1)",
         ] {
             assert!(table.contains(line), "{line}: {table}");
         }
+        assert_eq!(report.describe(NetworkElement::Pod(0)), "the uplinks or the switch of pod psw-0");
+        assert_eq!(report.describe(NetworkElement::Pod(3)), "the uplinks or the switch of pod 3");
     }
 }

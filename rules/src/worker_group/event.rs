@@ -75,7 +75,7 @@ pub enum Event {
     /// Folders, files and pipes of the round's workers are ready. The OOM killer has killed so many processes of this
     /// cgroup by now; `None`: unknown.
     Prepared { round: Round, oom_kills: Option<u64> },
-    /// They could not be made.
+    /// Folders, files and pipes of the round's workers could not be made.
     CannotPrepare { round: Round, reason: String },
     /// A worker could not be started. No further worker of the round was.
     CannotStart { round: Round, local_rank: LocalRank, reason: String },
@@ -115,7 +115,7 @@ pub enum Event {
     Forwarded { signal: i32 },
     /// A stream to the master is open, for the first time or again.
     MasterBack,
-    /// There is none, for this reason. The agent keeps trying; another reason may follow.
+    /// There is no stream to the master, for this reason. The agent keeps trying; another reason may follow.
     MasterAway { reason: String },
     /// The master has answered a message that was sent then.
     MasterAnswered { sent: Moment },
@@ -210,6 +210,6 @@ pub enum Effect {
     Notify(Notice),
     /// Report how this node's part ended.
     ReportEnd { end: NodeEnd },
-    /// Exit. Nothing follows.
+    /// The run is over: exit. Nothing follows.
     Finish { outcome: Outcome },
 }

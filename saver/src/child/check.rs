@@ -13,7 +13,7 @@ use checkpoint::{format::chunks::Summing, slots::FileCheck};
 
 use super::folder::open_file;
 
-const GIVEN_UP: &str = "the check was given up: its client is gone";
+const GIVEN_UP: &str = "the check was cancelled: its client has disconnected";
 
 /// Bytes that are read at once.
 const BLOCK: usize = 1 << 20;
@@ -29,7 +29,7 @@ pub(super) fn check(files: &[FileCheck]) -> Result<(), String> {
 /// Like [`check`], until nothing waits for it.
 ///
 /// # Errors
-/// Which file differs, and how; or that the check was given up.
+/// Which file differs, and how; or that the check was cancelled.
 pub(super) fn check_until(files: &[FileCheck], is_cancelled: &AtomicBool) -> Result<(), String> {
     // Sizes first: they are of all shards, and a missing file need not wait for gigabytes of others.
     for file in files {

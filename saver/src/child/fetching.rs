@@ -32,7 +32,7 @@ impl Session {
         let file = self.slots.get(&order.slot).cloned();
         let (run_id, epoch) = (self.run_id.clone(), self.epoch);
         let run = move || {
-            let file = file.ok_or("its slot is no longer there")?;
+            let file = file.ok_or("its slot no longer exists")?;
             fetch_from(&order, &run_id, epoch, &file, &stop).map(Box::new)
         };
         self.answer(Lane::Fetch, move |result| Event::FetchEnded { fetch: id, result }, run);

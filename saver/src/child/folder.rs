@@ -50,7 +50,7 @@ pub(super) fn read(dir: &Dir, logs: &mut Vec<(Level, String)>) -> Result<Folder,
             logs.push((
                 Level::Warn,
                 format!(
-                    "{documents} has more than {READ} bytes: {} older manifests are not read",
+                    "{documents} has more than {READ} bytes; older manifests that are not read: {}",
                     steps.len() + 1
                 ),
             ));
@@ -87,7 +87,7 @@ fn limited(path: &str, at_most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Opens a file for reading, if it is one.
+/// Opens a regular file for reading.
 ///
 /// # Errors
 /// When it is not there, or something else.

@@ -62,7 +62,7 @@ pub(super) async fn accept(listener: UnixListener, launcher: Launcher, inputs: m
             Err(error) => {
                 // The connection stays in the queue; without the wait the error would come at once again.
                 sleep(NO_ROOM).await;
-                Input::NotAccepted(format!("cannot accept a connection to the saver: {error}; trying again"))
+                Input::NotAccepted(format!("cannot accept a connection to the saver: {error}; retrying"))
             }
         };
         if inputs.send(input).await.is_err() {

@@ -73,7 +73,7 @@ async fn accept(listener: TcpListener, ticket: String, run_id: String, inputs: m
             Ok(accepted) => accepted,
             Err(error) => {
                 sleep(NO_ROOM).await;
-                let text = format!("cannot accept a connection of another node: {error}; trying again");
+                let text = format!("cannot accept a connection from another node: {error}; retrying");
                 if inputs.send(Input::NotAccepted(text)).await.is_err() {
                     return;
                 }

@@ -163,7 +163,7 @@ impl Session {
             Input::Died(process) => self.clients.died(process).into_iter().collect(),
             Input::Agent(Ok(message)) => vec![Event::Agent(message)],
             Input::Agent(Err(error)) => {
-                self.agent.log(Level::Error, format!("ignoring an invalid message of the agent: {error}"));
+                self.agent.log(Level::Error, format!("ignoring an invalid message from the agent: {error}"));
                 Vec::new()
             }
             Input::AgentGone if self.agent_is_gone => Vec::new(),

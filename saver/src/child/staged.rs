@@ -59,7 +59,7 @@ impl Drop for Published {
     }
 }
 
-/// Gives the waiting files of a step their names. Done before, it does nothing.
+/// Renames the staged files of a step to their final names. Done before, it does nothing.
 ///
 /// # Errors
 /// When the disk fails. What was there before has its name then.

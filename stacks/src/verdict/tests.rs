@@ -241,7 +241,7 @@ fn states_of_processes() {
                 dump.state = Some("t (tracing stop)".to_owned());
                 dump.python.clear();
             },
-            "rank 6 is held by a debugger",
+            "rank 6 is stopped by a debugger",
         ),
         // A debugger that held it for a moment, as py-spy does: its stack says where it is.
         (|dump| dump.state = Some("t (tracing stop)".to_owned()), ""),

@@ -55,7 +55,7 @@ pub(super) struct Connection {
 /// Why a connection ended.
 #[derive(Debug, Error)]
 pub(super) enum Closed {
-    #[error("the client closed it")]
+    #[error("the client closed the connection")]
     ByClient,
     #[error("the socket failed")]
     Socket(#[from] io::Error),

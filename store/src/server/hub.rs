@@ -76,7 +76,7 @@ impl Hub {
         }
     }
 
-    /// Adds a connection. `None`: there are too many, and it is closed.
+    /// Adds a connection, or closes it when too many are open: `None`.
     pub(super) fn add(&mut self, stream: TcpStream, peer: SocketAddr) -> Option<ClientId> {
         if self.connections.len() >= self.limits.max_connections {
             let max = self.limits.max_connections;
@@ -286,6 +286,7 @@ impl Hub {
         }
     }
 
+    /// Rejects what a client sent, and ends its connection.
     fn begin_end(&mut self, id: ClientId, why: &Closed) {
         self.leave_queue(id);
         self.table.disconnect(id);

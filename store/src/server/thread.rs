@@ -120,6 +120,7 @@ fn serve_when_allowed(
     });
 }
 
+/// Whether a peer may connect, where only members may.
 fn is_allowed(allowed: Option<&Allowed>, peer: SocketAddr) -> bool {
     let is_allowed = allowed.is_none_or(|allowed| allowed.has(peer.ip()));
     if !is_allowed {

@@ -31,10 +31,10 @@ fn report(job: &Cluster) -> (Report, serde_json::Value) {
 #[test]
 fn a_node_with_a_faulty_accelerator_is_excluded_with_the_reason() {
     for (state, component, reason) in [
-        ("lost=3", "gpu 3", "it has fallen off the bus"),
-        ("ecc=5:2", "gpu 5", "2 uncorrectable ECC errors in its memory"),
-        ("pending=1", "gpu 1", "a memory row remapping is pending"),
-        ("closed=7", "gpu 7", "the driver cannot open it"),
+        ("lost=3", "GPU 3", "it has fallen off the bus"),
+        ("ecc=5:2", "GPU 5", "2 uncorrectable ECC errors in its memory"),
+        ("pending=1", "GPU 1", "a memory row remapping is pending"),
+        ("closed=7", "GPU 7", "the driver cannot open it"),
     ] {
         let job = lines();
         let outcome = node(&job, state).start().finish().expect_code(201);
@@ -62,11 +62,11 @@ fn inaccessible_accelerators_are_no_fault_while_enough_are_left() {
     let _outcomes = job.finish([run], 0);
     let (report, document) = report(&job);
     report.blames(&[]);
-    assert_eq!(document["nodes"][0]["notes"][0], "gpu 3: permission denied");
+    assert_eq!(document["nodes"][0]["notes"][0], "GPU 3: permission denied");
     let job = lines();
     let all: String = (0..8).map(|gpu| format!("denied={gpu};")).collect();
     let outcome = node(&job, &all).start().finish().expect_code(201);
-    let words = "this node has too few accessible accelerators: 1 accelerator needed, 0 accessible: gpu 0: ";
+    let words = "this node has too few accessible accelerators: 1 accelerator needed, 0 accessible: GPU 0: ";
     assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
     let (report, document) = self::report(&job);
     assert!(report.nodes[0].excluded && report.nodes[0].taint.is_none(), "{report:#?}");
@@ -111,9 +111,9 @@ fn driver_events_during_the_run_reach_the_console_and_the_master() {
     let mut job = cluster();
     let run = with_accelerators(job.ranked(0), "xid=2:79").flags(["--nnodes=1"]).start();
     let _world = job.await_world(1, 0);
-    let output = "gpu 2 (NVIDIA Fake 80GB): the driver reported Xid 79 (the device has fallen off the bus)";
+    let output = "GPU 2 (NVIDIA Fake 80GB): the driver reported Xid 79 (the device has fallen off the bus)";
     let _said = job.await_output(&run, output);
-    let output = "gpu 2 (NVIDIA Fake 80GB): Xid 79 (the device has fallen off the bus)";
+    let output = "GPU 2 (NVIDIA Fake 80GB): Xid 79 (the device has fallen off the bus)";
     let _said = job.await_master_log(output);
     job.go();
     let _outcomes = job.ends_well([run]);

@@ -93,7 +93,7 @@ fn a_cut_path_fails_the_job_with_the_fail_policy() {
     for outcome in job.fails(nodes, 202).iter().take(5) {
         let output = &outcome.stderr;
         assert!(
-            output.contains("3 of 5 nodes can train together, and the job's policy is to fail"),
+            output.contains("3 of 5 nodes can train together, but the job fails (on bad path: fail)"),
             "{output}"
         );
     }
@@ -106,11 +106,10 @@ fn a_cut_path_is_a_warning_with_the_proceed_policy() {
     assert!(report.nodes.iter().all(|node| !node.excluded), "{report:#?}");
     let _world = job.first_world(5);
     for node in &nodes {
-        let _said = job
-            .await_output(node, "; warning: the job trains over broken paths, as its policy is to proceed: ");
+        let _said =
+            job.await_output(node, "; warning: the job trains over broken paths (on bad path: proceed): ");
     }
-    let _said =
-        job.await_master_log("warning: 5 nodes train over broken paths, as the job's policy is to proceed: ");
+    let _said = job.await_master_log("warning: 5 nodes train over broken paths (on bad path: proceed): ");
     let _end = job.ends_well(nodes);
 }
 

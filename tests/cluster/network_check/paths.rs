@@ -62,8 +62,8 @@ fn of_four_only_the_host_that_gets_no_large_packets_is_named() {
     report.blames(&[(1, "fault")]);
     for piece in &report.nodes[1].evidence {
         // It was connected, so it is the deadline that ends the test.
-        let is_cut =
-            piece.words.contains(": timed out after ") || piece.words.contains(": no byte moved within ");
+        let is_cut = piece.words.contains(": timed out after ")
+            || piece.words.contains(": no bytes transferred within ");
         assert!(is_cut, "{report:#?}");
     }
     let left = take(&mut nodes, 1);

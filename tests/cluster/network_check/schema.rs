@@ -83,9 +83,9 @@ fn specimen() -> Value {
         })
     };
     let mut broken = node(1, "local-fault");
-    broken["component"] = json!("gpu 3");
+    broken["component"] = json!("GPU 3");
     broken["taint"] = json!({"key": "k", "value": "local-fault", "effect": "NoSchedule"});
-    broken["evidence"] = json!([{"round": null, "with": [], "words": "gpu 3: it hangs"}]);
+    broken["evidence"] = json!([{"round": null, "with": [], "words": "GPU 3: it hangs"}]);
     broken["look_at"] = json!("the component");
     broken["inventory"] = inventory();
     let test = json!({
@@ -148,7 +148,7 @@ fn a_document_that_violates_the_schema_is_rejected() {
         ("/nodes/1/component", json!(null)),
         ("/nodes/1/evidence", json!([])),
         ("/nodes/1/notes", json!([7])),
-        ("/nodes/1/taint/value", json!("gpu 3")),
+        ("/nodes/1/taint/value", json!("GPU 3")),
         ("/nodes/1/inventory", json!(7)),
         ("/nodes/1/inventory/gpus/0/memory_used_bytes", json!(-1)),
         ("/nodes/1/inventory/links/0/link", json!("P2P")),

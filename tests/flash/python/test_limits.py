@@ -40,7 +40,7 @@ class Limits(ClientTest):
         saver = self.reference()
         checkpointer = DdpCheckpointer(self.folder)
         for name, most, state, reason in [
-            ("MOST_NODES", 6, {"a": [1, 2, 3, 4]}, "7 values that are no tensors, more than .* reads .6.: keep many"),
+            ("MOST_NODES", 6, {"a": [1, 2, 3, 4]}, "7 values that are not tensors, more than .* reads .6.: keep many"),
             ("MOST_META_BYTES", 99, {"a": "x" * 100}, "bytes of names, numbers and texts, more than"),
             ("MOST_PICKLED_BYTES", 99, {"a": {"x" * 100}}, "bytes of pickled values, more than"),
         ]:

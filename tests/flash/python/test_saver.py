@@ -187,7 +187,7 @@ class Refusals(ClientTest):
         saver = self.reference(allowance=1)
         saver.errors["written_alone"] = ("stale_round", {})
         self.assertTrue(self.save())
-        self.assertSaid("but the job could not be told: the test says so (stale_round)")
+        self.assertSaid("but the job master could not be informed: the test says so (stale_round)")
 
     def test_hello_is_repeated_until_the_writer_before_is_gone(self):
         saver = self.reference()
@@ -377,8 +377,8 @@ class Calls(ClientTest):
         self.assertTrue(checkpointer.save_checkpoint(3, STATE))
         helper.join()
         self.assertEqual(len(found), 3)
-        for text, what in zip(found, ("save", "load", "ask the saver to status")):
-            self.assertIn("it cannot %s in the middle of another call of the same thread" % what, text)
+        for text, what in zip(found, ("save", "load", "send `status` to the saver")):
+            self.assertIn("cannot %s in the middle of another call of the same thread" % what, text)
         self.assertEqual(checkpointer.load_checkpoint(), STATE)
         self.assertEqual(len(saver.hellos), 1)
 
@@ -392,7 +392,7 @@ class Calls(ClientTest):
         while saver.faults:
             time.sleep(0.01)
         result = checkpointer.save_checkpoint(2, STATE)
-        self.assertIn("because a call of another thread did not end in time", result.error)
+        self.assertIn("a call of another thread did not end in time", result.error)
         saver.release()
         waiter.join()
         # The connection is as it was.

@@ -50,11 +50,8 @@ fn what_is_no_table_is_refused_with_a_sentence() {
         ),
         (rows(&["GPU0\t X \t X \tSYS", one, two]), "X between GPU0 and GPU1"),
         (rows(&["GPU0\tSYS\tNV1\tSYS", one, two]), "SYS between GPU0 and GPU0"),
-        (
-            rows(&[zero, "GPU1\tNV1\t X \tQPI", two]),
-            "row GPU1 of the topology table: `QPI` is not a connection",
-        ),
-        (rows(&[zero, "GPU1\tNV99999999999\t X \tSYS", two]), "`NV99999999999` is not a connection"),
+        (rows(&[zero, "GPU1\tNV1\t X \tQPI", two]), "row GPU1 of the topology table: `QPI` is not a link"),
+        (rows(&[zero, "GPU1\tNV99999999999\t X \tSYS", two]), "`NV99999999999` is not a link"),
         (format!("\tGPU0\tGPU2\n{zero}\n"), "`GPU2` is out of order"),
         (format!("\tGPU0\tGPU0\n{zero}\n"), "`GPU0` is out of order"),
         ("x".repeat(300 << 10), "longer than"),

@@ -53,12 +53,12 @@ fn each_kind_of_broken_has_its_reason_and_all_are_named() {
         let mut inventory = node(4);
         how(&mut inventory.gpus[2]);
         let fault = unfit(&inventory, &terms(2, None));
-        assert_eq!(fault.component.as_str(), "gpu 2");
+        assert_eq!(fault.component.as_str(), "GPU 2");
         assert!(fault.reason.contains(message), "{fault:?}");
         // It is not in use.
         assert!(matches!(judge(&inventory, &terms(2, Some("0,1")), Duration::ZERO), Health::Fit { .. }));
         how(&mut inventory.gpus[3]);
-        assert!(unfit(&inventory, &terms(2, None)).reason.contains("; gpu 3: "));
+        assert!(unfit(&inventory, &terms(2, None)).reason.contains("; GPU 3: "));
     }
     let mut healed = node(1);
     healed.gpus[0].remapped = Some(RemappedRows { correctable: 3, uncorrectable: 1, ..Default::default() });
@@ -74,17 +74,17 @@ fn forbidden_accelerators_matter_only_when_too_few_are_left() {
         gpu.trouble = Some(GpuTrouble::NotPermitted);
     }
     let Health::Fit { notes } = judge(&inventory, &terms(2, None), Duration::ZERO) else { panic!() };
-    assert_eq!(notes, ["gpu 2: permission denied", "gpu 3: permission denied"]);
+    assert_eq!(notes, ["GPU 2: permission denied", "GPU 3: permission denied"]);
     let fault = unfit(&inventory, &terms(4, None));
     assert!(fault.component.is_nothing_broken() && fault.component == Component::GpuPermission, "{fault:?}");
-    assert!(fault.reason.starts_with("4 accelerators needed, 2 accessible: gpu 2: "), "{fault:?}");
+    assert!(fault.reason.starts_with("4 accelerators needed, 2 accessible: GPU 2: "), "{fault:?}");
 }
 
 #[test]
 fn a_driver_that_hangs_is_a_fault_of_what_it_was_asked_about() {
-    let inventory = Inventory { hangs_at: Some("gpu 3 (NVIDIA H100)".into()), ..node(3) };
+    let inventory = Inventory { hangs_at: Some("GPU 3 (NVIDIA H100)".into()), ..node(3) };
     let fault = unfit(&inventory, &terms(1, None));
-    assert_eq!(fault.component.as_str(), "gpu 3");
+    assert_eq!(fault.component.as_str(), "GPU 3");
     assert!(fault.reason.contains("H100"), "{fault:?}");
 }
 
@@ -96,7 +96,7 @@ fn busy_accelerators_are_waited_for_and_matter_only_when_too_few_are_free() {
         gpu.processes = (1..=4).map(|pid| GpuProcess { pid, memory: None }).collect();
     }
     let Health::Fit { notes } = judge(&inventory, &terms(2, None), Duration::ZERO) else { panic!() };
-    assert_eq!(notes[0], "gpu 0: 61.0 of 80.0 GB are in use by processes 1, 2, 3 and 1 more");
+    assert_eq!(notes[0], "GPU 0: 61.0 of 80.0 GB are in use by processes 1, 2, 3 and 1 more");
     assert_eq!(judge(&inventory, &terms(3, None), Duration::ZERO), Health::Recheck { after: LOOK_EVERY });
     let almost = BUSY_TIMEOUT - Duration::from_millis(20);
     assert_eq!(
@@ -153,22 +153,22 @@ fn links_that_are_down_while_others_are_up_are_reported() {
     inventory.gpus[0].nvlinks = vec![link(0, true), link(1, false), link(2, true)];
     inventory.gpus[1].nvlinks = vec![link(0, false), link(1, false)];
     let Health::Fit { notes } = judge(&inventory, &terms(2, None), Duration::ZERO) else { panic!() };
-    assert_eq!(notes, ["gpu 0: NVLinks down: 1 (1 of 3)"]);
+    assert_eq!(notes, ["GPU 0: NVLinks down: 1 (1 of 3)"]);
 }
 
 #[test]
 fn a_hanging_device_that_the_job_does_not_use_excludes_no_node() {
     let mut inventory = node(7);
-    inventory.hangs_at = Some("gpu 7 (NVIDIA H100)".into());
+    inventory.hangs_at = Some("GPU 7 (NVIDIA H100)".into());
     for list in ["0,1", "GPU-00,GPU-10", ""] {
         let Health::Fit { notes } = judge(&inventory, &terms(2, Some(list)), Duration::ZERO) else {
             panic!()
         };
-        assert_eq!(notes, ["gpu 7 (NVIDIA H100) did not answer a query of its state"], "{list}");
+        assert_eq!(notes, ["GPU 7 (NVIDIA H100) did not answer a query of its state"], "{list}");
     }
     // Of these it is not known whether it is one of them.
     for list in [None, Some("0,7"), Some("GPU-00,GPU-70"), Some("MIG-a")] {
-        assert_eq!(unfit(&inventory, &terms(2, list)).component.as_str(), "gpu 7", "{list:?}");
+        assert_eq!(unfit(&inventory, &terms(2, list)).component.as_str(), "GPU 7", "{list:?}");
     }
 }
 
@@ -186,7 +186,7 @@ fn a_lost_device_is_not_overlooked_however_it_is_listed() {
     // As NVML reports a device that it cannot open: a number and a trouble, no id.
     inventory.gpus[2] = Gpu { index: 2, trouble: Some(GpuTrouble::Lost), ..Gpu::default() };
     for list in ["0,1,2,3", "GPU-00,GPU-10,GPU-20,GPU-30", "GPU-20", "GPU-20,GPU-00"] {
-        assert_eq!(unfit(&inventory, &terms(4, Some(list))).component.as_str(), "gpu 2", "{list}");
+        assert_eq!(unfit(&inventory, &terms(4, Some(list))).component.as_str(), "GPU 2", "{list}");
     }
     assert!(matches!(
         judge(&inventory, &terms(2, Some("GPU-00,GPU-30")), Duration::ZERO),

@@ -99,14 +99,14 @@ impl<'a> SimulatedNodes<'a> {
         let passed =
             |comm| Probed::Passed { comm, latency: Duration::from_micros(50), bytes_per_second: BYTES };
         match self.rng.below(4) {
-            0 => Probed::Failed { reason: "connection refused by its peer".to_owned() },
+            0 => Probed::Failed { reason: "connection refused by the peer".to_owned() },
             1 => passed(Duration::from_nanos(1)),
             2 => passed(Duration::from_secs(3600)),
             _ => passed(Duration::from_millis(100)),
         }
     }
 
-    /// The nodes at the start of the check.
+    /// The nodes at the start of the check, with the local faults that the simulation has.
     pub(super) fn subjects(&mut self) -> Vec<Subject> {
         let nodes = self.cluster.nodes;
         let subject = |node: u32| {
@@ -114,7 +114,7 @@ impl<'a> SimulatedNodes<'a> {
                 .cluster
                 .local_fault
                 .contains(&node)
-                .then(|| LocalFault::new("gpu 0", "the compute probe gave wrong numbers"));
+                .then(|| LocalFault::new("GPU 0", "the compute probe gave wrong numbers"));
             let compute = fault.is_none().then(|| self.compute(node));
             Subject {
                 rack: self.cluster.rack(node),
@@ -168,7 +168,7 @@ impl<'a> SimulatedNodes<'a> {
         events
     }
 
-    /// How a test of these goes.
+    /// The simulated result of a test of these nodes.
     fn behavior(&mut self, round: u32, members: &[u32]) -> TestBehavior {
         let cluster = self.cluster;
         if members.iter().any(|node| cluster.lost.contains(node)) {

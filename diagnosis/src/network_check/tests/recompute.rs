@@ -102,8 +102,8 @@ fn computing(outcome: &Value) -> u32 {
             let named = out.get(..8).unwrap_or(&out).join(", ");
             let left_out = match out.len() {
                 0 => String::new(),
-                1..=8 => format!("; left out as outliers: {named}"),
-                more => format!("; left out as outliers: {named} and {} more", more - 8),
+                1..=8 => format!("; outliers left out: {named}"),
+                more => format!("; outliers left out: {named} and {} more", more - 8),
             };
             let kind = &kind["Cublas"]["model"].as_str().expect("only this kind in these clusters");
             let expected = format!(
@@ -246,7 +246,7 @@ fn sentence(number: u64, message: &str, evidence: &Value, round: &Value) {
     let many = |count: &Value, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let left_out = match baseline["left_out"].as_u64() {
         Some(0) | None => String::new(),
-        Some(_) => format!(", {} left out as outliers", many(&baseline["left_out"], "node")),
+        Some(_) => format!(", outliers left out: {}", many(&baseline["left_out"], "node")),
     };
     let expected = format!(
         ": {:.2} times the mean of what {} take {class}, {}{left_out}",

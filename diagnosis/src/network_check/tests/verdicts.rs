@@ -126,7 +126,7 @@ fn many_racks_take_no_more_rounds_than_promised() {
 
 #[test]
 fn one_node_or_none_cannot_be_tested() {
-    let fault = LocalFault::new("gpu 3", "no answer");
+    let fault = LocalFault::new("GPU 3", "no answer");
     let fit = Subject { rack: 0, pod: 0, seen_before: false, local: LocalCheck::default() };
     let unfit = Subject {
         rack: 0,
@@ -149,7 +149,7 @@ fn one_node_or_none_cannot_be_tested() {
 #[test]
 fn a_check_without_an_answer_is_a_fault_of_what_it_was_at() {
     for (at, component) in
-        [(None, "probe"), (Some("gpu 3 (NVIDIA H100)"), "gpu 3"), (Some("loopback"), "loopback")]
+        [(None, "probe"), (Some("GPU 3 (NVIDIA H100)"), "GPU 3"), (Some("loopback"), "loopback")]
     {
         let fault = LocalFault::unanswered(at, "no answer within 2 s");
         assert_eq!((fault.component.as_str(), fault.reason.as_str()), (component, "no answer within 2 s"));

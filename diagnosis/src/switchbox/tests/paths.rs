@@ -15,7 +15,7 @@ fn troubles(finding: &SwitchboxFinding) -> Vec<Option<Trouble>> {
 }
 
 const UNKNOWN_MODEL: &str = "no pair went over a link, and whether this model of accelerator should have one is not known: \
-                             set switchbox-path to the path that the bytes must take";
+                             set the switchbox path to the path that the bytes must take";
 
 #[test]
 fn where_one_pair_uses_a_link_all_must() {
@@ -24,7 +24,7 @@ fn where_one_pair_uses_a_link_all_must() {
         let wrong = Some(Trouble::WrongPath);
         assert_eq!(troubles(&finding), [None, None, wrong, wrong], "{other}");
         let message = format!(
-            "wrong path, it went over {other} and not over metaxlink, which another pair of this box uses"
+            "wrong path, the bytes went over {other} and not over metaxlink, which another pair of this box uses"
         );
         assert_eq!(finding.pairs[2].wrong.as_ref().unwrap().to_string(), message);
         let finding = went([Path::Metaxlink, other, other, other], "NVIDIA L40S");
@@ -43,8 +43,8 @@ fn where_all_fell_back_the_model_tells_what_should_be_there() {
         let finding = went([path; 4], model);
         assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Fault, 0), "{model}");
         let message = format!(
-            "wrong path, it went over {path} and not over {link}, which {model} has; if this host has no such link, \
-             set switchbox-path to any"
+            "wrong path, the bytes went over {path} and not over {link}, which {model} has; if this host has no \
+             such link, set the switchbox path to any"
         );
         assert_eq!(finding.pairs[0].wrong.as_ref().unwrap().to_string(), message);
     }

@@ -66,7 +66,10 @@ fn fast_over_the_wrong_path_is_a_fault() {
         assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Fault, 0), "{path}");
         let wrong = finding.pairs[0].wrong.clone().unwrap();
         assert_eq!(wrong.trouble, Trouble::WrongPath);
-        assert_eq!(wrong.to_string(), format!("wrong path, it went over {path} and not over {expected}"));
+        assert_eq!(
+            wrong.to_string(),
+            format!("wrong path, the bytes went over {path} and not over {expected}")
+        );
     }
     let settings = Settings { expected: Expected::Exactly(Path::Nvlink), ..settings() };
     assert_eq!(with(settings, [50_000.0; 4], Path::Nvlink).status(), SwitchboxStatus::Ok);
@@ -152,7 +155,7 @@ fn a_program_that_fails_is_held_against_a_pair_only_where_it_answers_for_another
 #[test]
 fn a_finding_adds_to_the_self_test() {
     let mut checked =
-        LocalCheck { notes: vec!["gpu 2: NVLinks down: 5 (1 of 18)".into()], ..LocalCheck::default() };
+        LocalCheck { notes: vec!["GPU 2: NVLinks down: 5 (1 of 18)".into()], ..LocalCheck::default() };
     with(settings(), [50_000.0, 50_000.0, 9999.9, 50_000.0], Path::Metaxlink).add_to(&mut checked);
     assert_eq!((checked.notes.len(), checked.fault), (2, None));
 }

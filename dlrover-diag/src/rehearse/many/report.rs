@@ -63,7 +63,7 @@ fn sentence(tally: &Tally) -> String {
     let reasons = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join(", ")) };
     format!(
         "{}: {} healthy tainted, {} healthy excluded (not cut off), {missed} missed{reasons}; wrong names: {}; \
-         over the bound of rounds: {}; training over a known cut: {}",
+         over the bound of rounds: {}; disconnected pairs in the job: {}",
         count(usize::try_from(tally.runs).unwrap_or(usize::MAX), "run"),
         of(Flaw::HealthyTainted),
         of(Flaw::HealthyExcluded),
@@ -110,7 +110,7 @@ fn document(tally: &Tally) -> serde_json::Value {
     })
 }
 
-/// A line for each kind. The numbers are runs.
+/// The table of a sweep, a line for each kind of fault, and the first run of each flaw. The numbers are runs.
 pub(super) fn sweep(seed: u64, rows: &[(String, Tally)]) -> String {
     let heading = [
         "kind",
@@ -121,7 +121,7 @@ pub(super) fn sweep(seed: u64, rows: &[(String, Tally)]) -> String {
         "never shown",
         "wrong names",
         "over bound",
-        "over a known cut",
+        "disconnected pairs",
         "inconclusive",
     ];
     let columns = heading.len();
@@ -152,8 +152,8 @@ fn explained(seed: u64) -> String {
     format!(
         "All numbers are runs; the clusters are drawn by --seed {seed}. `missed`: a fault made a test fail, but is not \
          named. `never shown`: a\nfault is not named, but it was not tested while it was broken, or passed its tests, \
-         or the check calls it inconclusive. `over a\nknown cut`: the job would start although two of its nodes failed \
-         to reach each other in the check."
+         or the check calls it inconclusive.\n`disconnected pairs`: the job would start with nodes that \
+         failed to reach each other in the check."
     )
 }
 

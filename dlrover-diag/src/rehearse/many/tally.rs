@@ -35,7 +35,7 @@ pub(super) enum Flaw {
     WrongNames,
     /// It takes more rounds than promised.
     OverBound,
-    /// The job starts with pairs of nodes that are known to be cut.
+    /// The job starts with pairs of nodes that are known to be disconnected.
     OverCut,
 }
 
@@ -57,7 +57,7 @@ impl Flaw {
             Self::Missed => "missed",
             Self::WrongNames => "wrong names",
             Self::OverBound => "over bound",
-            Self::OverCut => "over a known cut",
+            Self::OverCut => "disconnected pairs",
         }
     }
 }

@@ -55,7 +55,7 @@ fn every_two_kinds_are_swept() {
 #[test]
 fn runs_are_summed_up_in_one_line() {
     let nothing = "0 healthy tainted, 0 healthy excluded (not cut off), 0 missed; wrong names: 0; over the bound of \
-                   rounds: 0; training over a known cut: 0";
+                   rounds: 0; disconnected pairs in the job: 0";
     let text = repeated("--nodes 16 --faulty random:2 --repeat 50 --seed 3", false);
     assert_eq!(text.lines().next().unwrap(), format!("50 runs: {nothing}"));
     let line = "--nodes 16 --racks 4 --dead-link random --repeat 50";

@@ -55,14 +55,11 @@ fn the_job_after_the_check_is_reported() {
     for (line, told) in [
         ("--nodes 4", "4 nodes are healthy, 0 are not\n"),
         ("--nodes 4", "the job: continues with 4 nodes\n"),
-        (
-            "--nodes 8 --faulty 1",
-            "the job: continues with 7 nodes, where --nnodes allows so few; excluded: 1\n",
-        ),
+        ("--nodes 8 --faulty 1", "the job: continues with 7 nodes, if --nnodes allows so few; excluded: 1\n"),
         ("--nodes 8 --faulty 1", "7 nodes are healthy, 1 is not\n"),
         (
             "--nodes 6 --faulty 1,2,3",
-            "the job: would fail with exit code 203 (a mass failure), no node is excluded\n",
+            "the job: would fail with exit code 203 (a mass failure); no node is excluded\n",
         ),
         (
             "--nodes 2 --faulty 0",
@@ -119,7 +116,7 @@ fn findings_are_in_table_and_document() {
         "excluded, since the simulated fault cuts them off: nodes 0 to 2, 12\n",
         "named, though it works: switch of rack 1\n",
         "called ambiguous, though all of these work: node 9 or link 9-10 or uplink of rack 2\n",
-        "the job: would fail with exit code 202 (a path is down, and --on-bad-path=fail), no node is excluded\n",
+        "the job: would fail with exit code 202 (a path is down, and --on-bad-path=fail); no node is excluded\n",
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }

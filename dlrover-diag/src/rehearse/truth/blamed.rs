@@ -31,7 +31,7 @@ impl Blamed {
     }
 }
 
-/// Without the evidence, which the node itself has.
+/// A healthy node that the check excludes or taints, without the evidence, which the line of the node has.
 impl fmt::Display for Blamed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (Self { node, .. }, verdict) = (self, self.verdict.replace('-', " "));

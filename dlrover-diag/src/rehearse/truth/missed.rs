@@ -1,4 +1,4 @@
-//! What was broken in the simulated cluster, and is not named.
+//! Simulated faults that the check does not name.
 
 use std::fmt;
 
@@ -14,19 +14,19 @@ use super::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(in crate::rehearse) enum Reason {
-    /// No test of it was made.
+    /// No test of the faulty element was made.
     NeverTested,
-    /// All tests of it were made before it broke.
+    /// All tests of the element were made before it broke.
     BrokeLater,
-    /// All tests of it passed.
+    /// All tests of the element passed.
     Passed,
-    /// The options do not ask for it, or the cluster is too small.
+    /// The options do not ask for such faults, or the cluster is too small to find them.
     NotLookedFor,
     /// The check is inconclusive.
     Undecided,
-    /// Something else that was put in hides it.
+    /// Another simulated fault hides it.
     Hidden,
-    /// It failed a test, and something else is named or nothing.
+    /// The element failed a test, and something else is named or nothing.
     Shown,
 }
 
@@ -49,7 +49,7 @@ impl Reason {
             Self::Passed => "passed all tests",
             Self::NotLookedFor => "not looked for",
             Self::Undecided => "inconclusive",
-            Self::Hidden => "hidden by another",
+            Self::Hidden => "hidden by another fault",
             Self::Shown => "failed a test",
         }
     }
@@ -89,7 +89,7 @@ impl fmt::Display for Missed {
         let numbers: Vec<String> = self.numbers.iter().map(u32::to_string).collect();
         let which = match self.option {
             "faulty" => "faulty",
-            "local-fault" => "a fault of its own",
+            "local-fault" => "local fault",
             "lost" => "lost",
             "dies" => "breaks",
             "slow-nic" => "slow network interface",

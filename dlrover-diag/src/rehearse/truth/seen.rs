@@ -1,4 +1,4 @@
-//! What a check has seen of each thing that was put in, and why that was not enough to find it.
+//! What a check has seen of each simulated fault, and why that was not enough to find it.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -55,7 +55,8 @@ impl<'a> Seen<'a> {
         tests.filter(|test| is_one(&test.members)).map(|test| test.result).collect()
     }
 
-    /// Of something that breaks `after` a round: it was tested before that, and never since.
+    /// Why a fault that was never tested was not found: there was no test, or each was made before it broke
+    /// `after` a round.
     fn why_untested(&self, after: Option<u32>, is_one: impl Fn(&[u32]) -> bool, never: &str) -> Why {
         let end = after.map_or(0, |round| round.saturating_add(1));
         match (after, self.results(0..end, is_one).len()) {
@@ -125,7 +126,8 @@ impl<'a> Seen<'a> {
         Some(self.why_not_slower(slower, factor, "it took"))
     }
 
-    /// `factor` is the truth: what is that much slower should have been found.
+    /// Why a slow node was not found: how much slower it was measured, or how seldom. `factor`: how much slower
+    /// it is in the simulation.
     fn why_not_slower(&self, permille: Option<u32>, factor: f64, words: &str) -> Why {
         let limit = self.settings.policy.straggler_permille;
         let times = |permille: u32| f64::from(permille) / 1000.0;
@@ -214,7 +216,7 @@ impl<'a> Seen<'a> {
             })
     }
 
-    /// Tests between healthy nodes of such racks say something of the path.
+    /// Why a path between racks that is down was not found: by the tests between healthy nodes of such racks.
     fn why_not_path(&self, is_such: impl Fn(u32, u32) -> bool, after: Option<u32>, never: &str) -> Why {
         let is_one = |members: &[u32]| {
             let healthy = members.iter().copied().filter(|node| self.is_healthy(*node));
@@ -232,7 +234,8 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// Found where every pair out of the rack that failed at last is called dead.
+    /// Why a rack with part of its uplinks down was not found. It is found where every tested pair of the rack
+    /// with others that is cut is named.
     pub(super) fn why_not_part(&self, rack: u32) -> Option<Why> {
         let last = super::last_round(self.outcome);
         let is_out = |(a, b): &(u32, u32)| {

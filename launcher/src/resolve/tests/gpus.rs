@@ -191,7 +191,7 @@ fn a_file_stands_in_for_what_is_told() {
     let flags = "--gpu-select=topology --gpu-topology=/gbps.csv --nproc-per-node=2";
     assert_eq!(chosen(&bare, &[], flags).0, some("1abc,3abc,0abc,2abc"));
     bare.accelerators = inventory(Vendor::Nvidia, TABLE, &[]);
-    bare.accelerators.hangs_at = Some("gpu 8".into());
+    bare.accelerators.hangs_at = Some("GPU 8".into());
     assert_eq!(chosen(&bare, &[], flags).0, some("1abc,3abc,0abc,2abc"));
 }
 

@@ -27,9 +27,8 @@ fn a_temporary_folder_that_is_none_is_passed_over() {
     assert_eq!(plan.agent.logs.dir, LogDir::Temporary(PathBuf::from("/var/tmp")));
     assert_eq!(
         plan.notices,
-        [
-            "`TMPDIR=/gone` is not a directory that can be written: logs go to /var/tmp unless --log-dir says where"
-        ]
+        ["`TMPDIR=/gone` is not a writable directory: logs go to /var/tmp; --log-dir chooses another \
+             directory"]
     );
 }
 

@@ -224,7 +224,7 @@ fn failure(exit: Option<ExitCause>, message: &str) -> String {
     let how = match exit {
         Some(ExitCause::Code(code)) => format!("exited with code {code}"),
         Some(ExitCause::Signal(signal)) => format!("was killed by {}", signal_text(signal)),
-        None => "does not exit".to_owned(),
+        None => "did not exit".to_owned(),
     };
     if message.is_empty() {
         format!("the check command {how}")

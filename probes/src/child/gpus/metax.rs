@@ -108,7 +108,7 @@ impl Listed {
     pub(crate) fn unknown_state(&self) -> Option<String> {
         let Self { gpu, state } = self;
         let is_known = state.is_empty() || state.eq_ignore_ascii_case("Available") || gpu.trouble.is_some();
-        (!is_known).then(|| format!("gpu {}: mx-smi reports the unknown state {state}; ignored", gpu.index))
+        (!is_known).then(|| format!("GPU {}: mx-smi reports the unknown state {state}; ignored", gpu.index))
     }
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn queried(text: &str, root: &Path) -> Result<Vec<Gpu>, String> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).take(MAX_GPUS);
     let gpus = (0..).zip(lines).map(|(index, line)| {
         let shown = || line.chars().take(60).collect::<String>();
-        one(index, line, root).ok_or_else(|| format!("`{}` does not describe gpu {index}", shown()))
+        one(index, line, root).ok_or_else(|| format!("`{}` does not describe GPU {index}", shown()))
     });
     let gpus = gpus.collect::<Result<Vec<Gpu>, String>>()?;
     if gpus.is_empty() { Err("it lists no GPU".into()) } else { Ok(gpus) }
@@ -106,7 +106,7 @@ mod tests {
             "0, GPU-a a, 0, 1, 2\n",
         ] {
             let why = queried(text, Path::new("/")).unwrap_err();
-            assert_eq!(why, format!("`{}` does not describe gpu 0", text.trim()));
+            assert_eq!(why, format!("`{}` does not describe GPU 0", text.trim()));
         }
     }
 }

@@ -51,7 +51,7 @@ impl Source for Nvml {
         let count = match library.device_count() {
             Ok(count) => count,
             Err(error) => {
-                collector.note(format!("NVML does not say how many devices there are: {error}"));
+                collector.note(format!("NVML did not report the number of devices: {error}"));
                 return;
             }
         };
@@ -60,7 +60,7 @@ impl Source for Nvml {
         }
         let count = count.min(u32::try_from(MAX_GPUS).unwrap_or(u32::MAX));
         for index in 0..count {
-            collector.at(format!("gpu {index}"));
+            collector.at(format!("GPU {index}"));
             let gpu = match library.device_by_index(index) {
                 Ok(device) => self.one(&library, &device, index, collector),
                 Err(error) => Gpu { index, trouble: Some(trouble(&error)), ..Gpu::default() },
@@ -105,7 +105,7 @@ fn absence(error: &NvmlError) -> String {
             "NVML is not used: a static program cannot load libnvidia-ml.so.1".into()
         }
         NvmlError::DriverNotLoaded => "the NVIDIA driver is not loaded".into(),
-        other => format!("NVML does not initialize: {other}"),
+        other => format!("NVML cannot be initialized: {other}"),
     }
 }
 
@@ -120,7 +120,7 @@ fn trouble(error: &NvmlError) -> GpuTrouble {
 fn ask(library: &Library, device: &Device<'_>, index: u32, collector: &mut Collector<'_>) -> Gpu {
     let name = device.name().ok();
     if let Some(name) = &name {
-        collector.at(format!("gpu {index} ({name})"));
+        collector.at(format!("GPU {index} ({name})"));
     }
     let memory = match device.memory_info() {
         // Opened, and lost since.

@@ -31,13 +31,13 @@ const LONGEST_MESSAGE: usize = 120;
 /// Why a tool gave no usable output.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ToolError {
-    /// It cannot be started.
+    /// The tool cannot be started.
     #[error("cannot be started: {0}")]
     Start(#[source] io::Error),
-    /// Its pipe or its exit status cannot be read.
+    /// The pipe or the exit status of the tool cannot be read.
     #[error("its output cannot be read: {0}")]
     Read(#[source] io::Error),
-    /// It prints too much.
+    /// The tool prints too much.
     #[error("killed: printed more than {LONGEST} bytes")]
     Flood,
     #[error("{}{}{message}", exit_cause(*.status), if .message.is_empty() { "" } else { ": " })]

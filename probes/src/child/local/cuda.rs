@@ -48,7 +48,7 @@ pub(super) fn samples(
     places: &BTreeMap<String, u32>,
     reporter: &Reporter,
 ) -> Result<Vec<Timed>, LocalFault> {
-    reporter.send(&ProbeMessage::At("gpu".into()));
+    reporter.send(&ProbeMessage::At("GPU".into()));
     // SAFETY: loads and unloads the library, whose constructors are the driver's own.
     if !LOADS_LIBRARIES || !unsafe { is_culib_present() } {
         return Ok(Vec::new());
@@ -66,7 +66,7 @@ fn all_devices(
     let count = match CudaContext::device_count() {
         Ok(count) => count,
         Err(error) if is_absence(&error) => 0,
-        Err(error) => return Err(LocalFault::new("gpu", error.to_string())),
+        Err(error) => return Err(LocalFault::new("GPU", error.to_string())),
     };
     let mut matmul = Matmul::default();
     (0..count)
@@ -83,13 +83,13 @@ fn all_devices(
         .collect()
 }
 
-/// `gpu 4`, by the number of the inventory. CUDA's own differs: it counts the visible devices, the fastest first.
+/// `GPU 4`, by the number of the inventory. CUDA's own differs: it counts the visible devices, the fastest first.
 fn component(ordinal: i32, places: &BTreeMap<String, u32>) -> String {
     match place(ordinal) {
         None => format!("CUDA device {ordinal}"),
         Some(place) => match places.get(&place) {
-            Some(index) => format!("gpu {index}"),
-            None => format!("gpu at {place}"),
+            Some(index) => format!("GPU {index}"),
+            None => format!("GPU at {place}"),
         },
     }
 }

@@ -22,8 +22,8 @@ pub(super) fn matrix<T>(size: usize, number: fn(usize, usize) -> i16, convert: f
     (0..size * size).map(|at| convert(number(at / size, at % size))).collect()
 }
 
-/// Compares each row's sum with left * (right * ones), in whole numbers: as good as the whole product, for a fraction
-/// of the work.
+/// Checks a product: the sum of each row is compared with left * (right * ones), in whole numbers. That is as
+/// good as to compare the whole product, for a fraction of the work.
 ///
 /// # Errors
 /// A description of the first wrong row.

@@ -27,7 +27,7 @@ pub(super) enum LoopbackError {
     },
 }
 
-/// Sends, receives, compares.
+/// The check of loopback: sends bytes to itself, receives them, and compares.
 pub(super) fn check() -> Result<(), LoopbackError> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(LoopbackError::Connect)?;
     let address = listener.local_addr().map_err(LoopbackError::Connect)?;

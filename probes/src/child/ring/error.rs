@@ -36,10 +36,10 @@ pub enum RingError {
         /// This node's place.
         me: usize,
     },
-    /// No room for a thread.
+    /// The system has no room for another thread.
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
-    /// Not within the timeout.
+    /// There was no connection to the peer within the timeout.
     #[error("cannot connect to {peer}: {reason}")]
     CannotConnect { peer: Peer, reason: String },
     /// The program at the address is not a probe of this version.

@@ -178,7 +178,7 @@ pub(crate) enum AttemptError {
     NotAProbe(String),
 }
 
-/// Connects and sends a hello, with retries until it is accepted or the time is over.
+/// Connects and sends a hello, with retries until the peer accepts it or the timeout is over.
 pub(super) fn dial(peer: &Peer, hello: &Hello, limits: DialLimits) -> Result<TcpStream, RingError> {
     let deadline = Instant::now() + limits.connect;
     loop {

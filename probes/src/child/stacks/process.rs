@@ -33,7 +33,10 @@ pub(super) fn look(target: &StackTarget) -> Looked {
         return unreadable(gone(), format!("process {pid} has ended"));
     };
     if target.started.is_some_and(|started| started != process.started) {
-        return unreadable(gone(), format!("process {pid} has ended; another process has its number now"));
+        return unreadable(
+            gone(),
+            format!("process {pid} has ended; its process id belongs to another process now"),
+        );
     }
     let Some(status) = text(&format!("/proc/{pid}/status")) else {
         return unreadable(gone(), format!("process {pid} has ended"));
@@ -64,7 +67,7 @@ pub(super) fn look(target: &StackTarget) -> Looked {
         notes.push(format!("process {pid} is traced by process {tracer}"));
     }
     if process.state == 'Z' {
-        notes.push(format!("the main thread of process {pid} has ended; others run on"));
+        notes.push(format!("the main thread of process {pid} has ended; other threads keep running"));
     }
     Looked::Readable { pid, part, notes }
 }

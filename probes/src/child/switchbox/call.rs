@@ -138,10 +138,10 @@ fn listen(pipe: impl Read + Send + 'static) -> mpsc::Receiver<Vec<u8>> {
 }
 
 impl CallEnd {
-    /// Why its output is not a result.
+    /// Why the output of a program that has ended is not a result.
     pub(super) fn wrong(&self) -> Option<Wrong> {
         if self.stdout.len() as u64 > LONGEST || self.stderr.len() as u64 > LONGEST {
-            let message = format!("it wrote more than {} MiB", LONGEST >> 20);
+            let message = format!("the output has more than {} MiB", LONGEST >> 20);
             return Some(Wrong::new(Trouble::NoAnswer, message));
         }
         let how = match self.cause {
@@ -229,6 +229,6 @@ mod tests {
         assert_eq!(message(&killed).unwrap(), "no answer, killed by SIGSEGV, output: (empty)");
         let flood = vec![b'x'; 1 + usize::try_from(LONGEST).unwrap()];
         let flood = end(ExitCause::Signal(13), &flood, b"");
-        assert_eq!(message(&flood).unwrap(), "no answer, it wrote more than 1 MiB");
+        assert_eq!(message(&flood).unwrap(), "no answer, the output has more than 1 MiB");
     }
 }

@@ -83,18 +83,18 @@ impl Response {
                 let said = String::from_utf8_lossy(&end.stdout);
                 Wrong::new(
                     Trouble::NoAnswer,
-                    format!("its output is not a result, {error}: {}", shown(&said)),
+                    format!("the output is not a result, {error}: {}", shown(&said)),
                 )
             })
         });
         let response: Self = read?;
         if response.v != VERSION {
-            let message = format!("its result has version {}, not {VERSION}", response.v);
+            let message = format!("the result has version {}, not {VERSION}", response.v);
             return Err(Wrong::new(Trouble::NoAnswer, message));
         }
         if response.results.len() > MAX_RESULTS {
             let message =
-                format!("its result has {} entries, more than {MAX_RESULTS}", response.results.len());
+                format!("the result has {} entries (maximum: {MAX_RESULTS})", response.results.len());
             return Err(Wrong::new(Trouble::NoAnswer, message));
         }
         Ok(response)

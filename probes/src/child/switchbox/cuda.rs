@@ -92,7 +92,8 @@ fn one_pair(pair: SocketPair, request: &Request) -> Result<Vec<Measured>, Wrong>
     });
     let (one, other) = (one?, other?);
     let free = [&one, &other].map(|context| context.mem_get_info().map(|(free, _)| free as u64));
-    let [first, second] = free.map(|free| free.map_err(|error| of_driver("cannot query its memory", error)));
+    let [first, second] =
+        free.map(|free| free.map_err(|error| of_driver("cannot query the memory of the device", error)));
     let bytes = size(request.bytes, first?.min(second?));
     let Some(bytes) = bytes else {
         return Err(Wrong::new(Trouble::NoAnswer, "there is no free memory on one of the devices"));

@@ -42,7 +42,7 @@ pub(super) enum LayoutError {
         cpus: u32,
     },
     /// Two accelerators on one socket.
-    #[error("socket {socket} belongs to GPU {first} and to GPU {second}, says {}", path.display())]
+    #[error("socket {socket} belongs to GPU {first} and to GPU {second}, according to {}", path.display())]
     Twice {
         socket: u32,
         first: u32,
@@ -152,7 +152,7 @@ mod tests {
     fn a_tree_that_contradicts_itself_is_refused_with_its_file() {
         let twice = tree("num_cpu_nodes 1\n", &[(1, "mgpu_id 3\n"), (2, "mgpu_id 3\n")]);
         let message = sockets(twice.path()).unwrap_err().to_string();
-        assert!(message.starts_with("socket 3 belongs to GPU 0 and to GPU 1, says /"), "{message}");
+        assert!(message.starts_with("socket 3 belongs to GPU 0 and to GPU 1, according to /"), "{message}");
         for (properties, node, expected) in [
             ("nothing\n", "", "has no usable line `num_cpu_nodes N`"),
             ("num_cpu_nodes many\n", "", "has no usable line `num_cpu_nodes N`"),

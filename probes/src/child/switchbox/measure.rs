@@ -67,15 +67,15 @@ impl Probe {
     /// A warning to show before the check.
     pub(super) fn warning(&self, expected: Expected) -> Option<&'static str> {
         match self {
-            Self::Mxom { sockets: None, .. } => Some(
-                "the MetaX driver shows no layout, so the number of a socket is taken for that of its GPU",
-            ),
+            Self::Mxom { sockets: None, .. } => {
+                Some("the MetaX driver shows no layout; each socket is assumed to have the number of its GPU")
+            }
             Self::Copy(CopyKind::Host)
                 if matches!(expected, Expected::Exactly(Path::Metaxlink | Path::Nvlink)) =>
             {
                 Some(
-                    "the host probe does not use the links, so no pair can take the path that switchbox-path \
-                    requires; set switchbox-path to any",
+                    "the host probe does not use the links, so no pair can take the path that \
+                    --switchbox-path requires; use --switchbox-path=any",
                 )
             }
             _ => None,

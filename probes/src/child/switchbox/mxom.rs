@@ -75,7 +75,7 @@ pub(crate) fn read(end: &CallEnd) -> Answer {
             Answer::Measured { values: vec![Repetition { there, back: None }], path: Way::Metaxlink }
         }
         None => {
-            let message = format!("its output has no `{BEFORE}NUMBER{AFTER}`: {}", shown(&text));
+            let message = format!("the output has no `{BEFORE}NUMBER{AFTER}`: {}", shown(&text));
             Answer::Failed(Wrong::new(Trouble::NoAnswer, message))
         }
     }

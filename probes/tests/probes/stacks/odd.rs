@@ -77,7 +77,7 @@ async fn another_process_with_the_same_number_is_not_taken_for_it() {
     target.started = Some(started - 1);
     let dump = dump(&target).await;
     assert!(dump.gone && dump.python.is_empty());
-    let why = format!("process {} has ended; another process has its number now", python.pid());
+    let why = format!("process {} has ended; its process id belongs to another process now", python.pid());
     assert_eq!(dump.notes, [why]);
 }
 

@@ -74,6 +74,8 @@ async fn a_process_that_a_debugger_holds_has_pythons_stacks() {
     assert!(dump.native.is_empty());
     let tracer = debugger.pid();
     assert_eq!(dump.notes[0], format!("process {} is traced by process {tracer}", python.pid()));
-    let why = format!("native stacks: the process is traced by process {tracer} (python3); end that first");
+    let why = format!(
+        "native stacks: the process is traced by process {tracer} (python3); detach or end that process first"
+    );
     assert_eq!(dump.notes[1..], [why]);
 }

@@ -13,8 +13,8 @@ impl Job {
         Some(self.terms.as_ref()?.check.as_ref()?.on_bad_path)
     }
 
-    /// Returns how the cut ends the job: its policy is to fail, or too few nodes can train together. Replacements are
-    /// not waited for, as the cut would affect them too; nodes that wait already are counted.
+    /// Returns how the cut ends the job: it is set to fail, or too few nodes can train together. Replacements
+    /// are not waited for, as the cut would affect them too; nodes that wait already are counted.
     pub(super) fn why_cut_fails_the_job(&self, report: &TaintReport) -> Option<JobFailure> {
         let cut = report.outcome.cut.as_ref()?;
         let (terms, on_bad_path) = (self.terms.as_ref()?, self.on_bad_path()?);
@@ -47,7 +47,7 @@ impl Job {
     pub(super) fn cut_message(&self, report: &TaintReport) -> String {
         match (&report.outcome.cut, self.on_bad_path()) {
             (Some(Cut { message, .. }), Some(OnBadPath::Proceed)) => {
-                format!("; warning: the job trains over broken paths, as its policy is to proceed: {message}")
+                format!("; warning: the job trains over broken paths (on bad path: proceed): {message}")
             }
             (Some(Cut { message, .. }), _) => format!("; cut: {message}"),
             (None, _) => String::new(),

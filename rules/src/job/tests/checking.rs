@@ -196,7 +196,7 @@ fn a_node_with_a_fault_of_its_own_is_not_tested() {
     ring.join("a");
     ring.join("b");
     let mut request = ring.request("c", None);
-    let fault = LocalFault::new("gpu 3", "it computes wrong sums");
+    let fault = LocalFault::new("GPU 3", "it computes wrong sums");
     request.checked.as_mut().unwrap().local.fault = Some(fault.clone());
     ring.send(Event::Joined(request));
     assert_eq!(ring.orders.len(), 2);
@@ -497,7 +497,7 @@ fn a_fault_that_a_node_found_since_a_young_check_keeps_it_out() {
     let _ = ring.test.workers_fail("a", 0, false);
     let fit = ring.request("a", Some(0));
     let mut unfit = ring.request("b", Some(0));
-    let fault = LocalFault::new("gpu 3", "it has fallen off the bus");
+    let fault = LocalFault::new("GPU 3", "it has fallen off the bus");
     unfit.checked.as_mut().unwrap().local.fault = Some(fault);
     ring.send(Event::Joined(fit));
     ring.send(Event::Joined(unfit));

@@ -23,10 +23,10 @@ fn troubles_of_accelerators_are_logged_once() {
             .collect()
     };
     assert_eq!(log(vec![Gpu::default()]), [""; 0]);
-    assert_eq!(log(vec![lost.clone()]), ["gpu 3: it has fallen off the bus"]);
+    assert_eq!(log(vec![lost.clone()]), ["GPU 3: it has fallen off the bus"]);
     assert_eq!(log(vec![lost.clone()]), [""; 0]);
     let with_error = Gpu { xids: vec![Xid { code: 79, count: 4 }], ..lost };
-    assert_eq!(log(vec![with_error.clone()]), ["gpu 3: Xid 79 (the device has fallen off the bus)"]);
+    assert_eq!(log(vec![with_error.clone()]), ["GPU 3: Xid 79 (the device has fallen off the bus)"]);
     assert_eq!(log(vec![with_error]), [""; 0]);
     assert_eq!(job.inventories.len(), 1);
     let _none = job.handle(Moment::START, Event::LinkBroken { node: NodeId("a".into()) });

@@ -80,7 +80,7 @@ fn driver_errors_are_reported_and_repeated_ones_less_and_less_often() {
         }
     }
     assert_eq!(told.len(), 4);
-    assert_eq!(told[0], "gpu 1 (A): the driver reported Xid 79 (the device has fallen off the bus)");
+    assert_eq!(told[0], "GPU 1 (A): the driver reported Xid 79 (the device has fallen off the bus)");
     assert!(told[3].ends_with(", 8 times so far"), "{told:?}");
     assert_eq!(group.handle(Moment::START, error(9)), []);
 }

@@ -27,7 +27,7 @@ impl Simulation {
 
     pub(crate) fn check_locally(&mut self, life: LifeId) {
         let fault = (self.flaw(life) == Some(Flaw::Local))
-            .then(|| LocalFault::new("gpu 3", "it computes wrong sums"));
+            .then(|| LocalFault::new("GPU 3", "it computes wrong sums"));
         let compute = Some(Duration::from_micros(20_000 + self.prng.between(0, 5000)).into());
         let wait = self.prng.millis(10, 200);
         self.locally(

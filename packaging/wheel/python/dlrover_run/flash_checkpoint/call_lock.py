@@ -24,13 +24,13 @@ class CallLock:
             self.__init__()
         if not self._lock.acquire(timeout=max(deadline - time.monotonic(), 0)):
             raise UnderWay(
-                "it cannot %s, because a call of another thread did not end in time; use a checkpointer in one thread "
-                "at a time" % what
+                "cannot %s: a call of another thread did not end in time; use a checkpointer in one thread at a "
+                "time" % what
             )
         if self._is_held:
             self._lock.release()
             raise UnderWay(
-                "it cannot %s in the middle of another call of the same thread, as in a signal handler; let the "
+                "cannot %s in the middle of another call of the same thread, as in a signal handler; let the "
                 "handler set a flag, and call after the training step" % what
             )
         self._is_held = True

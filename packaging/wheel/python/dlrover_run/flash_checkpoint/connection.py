@@ -63,9 +63,9 @@ class Connection:
         connection ends, the deadline passes or the answer makes no sense, and UnderWay when there is another request.
         """
         what = request["type"]
-        with self._lock.held("ask the saver to %s" % what, deadline):
+        with self._lock.held("send `%s` to the saver" % what, deadline):
             if self._socket is None:
-                raise SaverLost("the connection to the saver is closed, so it cannot be asked to %s" % what)
+                raise SaverLost("cannot send `%s` to the saver: the connection is closed" % what)
             descriptors = []
             try:
                 self._send(json.dumps(request, separators=(",", ":")).encode() + b"\n", deadline)

@@ -40,7 +40,7 @@ class MemoryReader(StorageReader):
             place = (index.fqn, None if index.offset is None else tuple(index.offset))
             if place not in self._parts:
                 raise FlashCheckpointError(
-                    "this rank has no part of %s at offset %s in memory: the model is sharded in another way than when "
+                    "this rank has no part of %s at offset %s in memory: the model is sharded differently than when "
                     "it was saved; load from disk with resume_path" % place
                 )
             part = self._parts[place]

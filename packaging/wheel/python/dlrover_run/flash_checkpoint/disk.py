@@ -64,8 +64,8 @@ class Folder:
         manifest = self.manifests.get(step)
         if has_manifest != (manifest is not None):
             raise documents.Unusable(
-                "rank 0 %s a manifest of it, rank %d %s: all ranks must see the same folder"
-                % (("has", rank, "has none") if has_manifest else ("has not", rank, "has one"))
+                "rank 0 has %s manifest of it, rank %d has %s: all ranks must see the same folder"
+                % (("a", rank, "none") if has_manifest else ("no", rank, "one"))
             )
         if has_manifest:
             return Candidate(step, self._path(manifest, shard, n_shards), manifest)

@@ -129,9 +129,9 @@ class FsdpShardCheckpointer(Checkpointer):
                 raise
             self._unplanned = key
             raise RankAbsent(
-                "the state of rank %d has other names, types or shapes than before, so all ranks must plan again who "
-                "writes what, and they do not: %s. Give all ranks the same keys at the same step, with None where a "
-                "rank has no value" % (self._place.rank, error)
+                "the state of rank %d has other names, types or shapes than before, which needs a new plan of all "
+                "ranks, and not all of them took part: %s. Give all ranks the same keys at the same step, with None "
+                "where a rank has no value" % (self._place.rank, error)
             )
         self._unplanned = None
         return plan
@@ -270,7 +270,7 @@ def _decided(attempts, decide):
 
 def _check_format(candidate):
     if candidate.manifest is None or candidate.manifest["format"] != "dcp":
-        raise documents.Unusable("it is no folder of torch.distributed.checkpoint with a manifest")
+        raise documents.Unusable("it is not a folder of torch.distributed.checkpoint with a manifest")
     if not os.path.exists(os.path.join(candidate.path, ".metadata")):
         raise documents.Unusable("%s has no .metadata" % candidate.path)
 

@@ -20,7 +20,7 @@ MOST_PICKLED_BYTES = 256 << 20
 def check(flat, meta_bytes):
     """Raises TooLarge for a state that the saver cannot read; `meta_bytes` is the length of its description."""
     for found, most, what, remedy in [
-        (flat.nodes, MOST_NODES, "values that are no tensors", "keep many numbers in one tensor"),
+        (flat.nodes, MOST_NODES, "values that are not tensors", "keep many numbers in one tensor"),
         (len(flat.tensors), MOST_TENSORS, "tensors", "save fewer and larger ones"),
         (meta_bytes, MOST_META_BYTES, "bytes of names, numbers and texts", "keep large data in tensors"),
         (flat.odd_bytes, MOST_PICKLED_BYTES, "bytes of pickled values", "keep large data in tensors"),

@@ -84,8 +84,8 @@ def _tell_job(identity, step):
             time.sleep(_TELL_PAUSE * attempt)
     say_once(
         "tell",
-        "step %d is on disk in %s, but the job could not be told: %s. If workers are restarted now, they may restore an "
-        "older step; a run that is started anew restores this one" % (step, identity.dir, failure),
+        "step %d is on disk in %s, but the job master could not be informed: %s. If workers are restarted now, they "
+        "may restore an older step; a new run restores this one" % (step, identity.dir, failure),
     )
 
 

@@ -109,7 +109,10 @@ fn refusal(pid: i32, error: &Errno) -> String {
     match tracer(&status) {
         Some(tracer) => {
             let name = text(&format!("/proc/{tracer}/comm")).unwrap_or_default();
-            format!("the process is traced by process {tracer} ({}); end that first", name.trim())
+            format!(
+                "the process is traced by process {tracer} ({}); detach or end that process first",
+                name.trim()
+            )
         }
         None => access::refusal(pid, &status, error),
     }
