@@ -180,6 +180,10 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         let order = Order::Committed { dir: dir.clone(), step };
         let mut effects = vec![Effect::Note(Note::Committed { dir: dir.clone(), step, shards })];
         effects.extend(self.to_all(nodes, &order));
+        // A worker has written another one by itself meanwhile.
+        if let Some(counts) = self.committed(dir).filter(|counts| *counts != step) {
+            effects.extend(self.to_all([], &Order::Committed { dir: dir.clone(), step: counts }));
+        }
         effects.extend(self.give_up_older(dir, step));
         effects.extend(self.go_on(now, dir));
         effects

@@ -296,6 +296,16 @@ fn what_workers_have_written_by_themselves_is_newer_than_what_is_in_memory() {
 }
 
 #[test]
+fn the_last_word_to_all_is_the_step_that_counts() {
+    let mut job = job(&["a", "b"]);
+    assert_eq!(job.persisted("a", 5, 0, 1), [send("a", commit(5, 1))]);
+    job.on_written_alone(now(6), &dir(), 7, 0);
+    let told = job.on_committed(now(7), &"a", &dir(), 5);
+    let both = [to_all(&["a", "b"], &committed(5)), to_all(&["a", "b"], &committed(7))];
+    assert_eq!(told, [vec![note_committed(5, 1)], both.concat()].concat());
+}
+
+#[test]
 fn a_later_round_may_write_older_steps_by_itself() {
     let mut job = job(&["a", "b"]);
     job.on_written_alone(now(6), &dir(), 7, 0);
