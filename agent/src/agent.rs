@@ -204,8 +204,11 @@ impl Agent {
         let answer_server =
             AnswerServer::start(config.node_id.clone(), question_key.clone(), Arc::clone(&question_state));
         let answer_server = answer_server.unwrap_or_else(|error| {
-            // The other nodes then decide without this one whether to continue when the master is lost.
-            warn!(%error, "cannot open a port for queries of other launchers");
+            warn!(
+                %error,
+                "cannot open the port at which other nodes ask whether this node has lost the job master; they decide \
+                 without this node"
+            );
             AnswerServer::disabled()
         });
         let link = LinkParts {

@@ -89,7 +89,7 @@ pub struct WorkerCommand {
 /// Where workers find their store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MasterPort {
-    /// The launcher serves it on a port of its own (`TORCHELASTIC_USE_AGENT_STORE=True`).
+    /// The launcher serves the store on a port of its own (`TORCHELASTIC_USE_AGENT_STORE=True`).
     Served,
     /// Rank 0 binds a port that was just found free (`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`).
     LeftToRankZero,

@@ -66,8 +66,8 @@ pub enum FormatError {
     Root { expected: &'static str },
     #[error("the tensor `{name}` is not contiguous; a folder has contiguous tensors only")]
     NotContiguous { name: String },
-    #[error("a value contains tensors; in a folder, each tensor must be an item of its own")]
-    TensorInValue,
+    #[error("`{name}` contains tensors; in a folder, each tensor must be an item of its own")]
+    TensorInValue { name: String },
     #[error("`{name}` is not a tensor; a safetensors file has tensors only")]
     NotATensor { name: String },
     #[error("`{name}` is a tensor of {dtype}, which safetensors does not support")]

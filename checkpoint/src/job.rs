@@ -184,7 +184,8 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
                         .to_owned()
                 } else {
                     format!(
-                        "only {done} of {of} shards were on disk after {seconds} s; check the disks of the other nodes"
+                        "shards on disk after {seconds} s: {done} of {of}; check the disks of the nodes whose shards are \
+                         missing"
                     )
                 };
                 late.push((dir.clone(), *step, reason));

@@ -137,7 +137,10 @@ impl Manifest {
             || self.n_shards > MAX_WORLD
             || self.shards.len() as u64 != u64::from(self.n_shards)
         {
-            let expected = format!("the number of entries of shards, which is {}", self.shards.len());
+            let expected = format!(
+                "1 to {MAX_WORLD}, and the number of entries of shards, which is {}",
+                self.shards.len()
+            );
             return bad("n_shards", self.n_shards.to_string(), expected);
         }
         if self.world == 0 || self.world > MAX_WORLD {
@@ -186,14 +189,15 @@ type Bad = (&'static str, String, String);
 /// With the field, its value, and what it must be.
 pub fn check_shard(shard: &ShardFile) -> Result<(), Bad> {
     if shard.n_shards == 0 || shard.n_shards > MAX_WORLD || shard.shard >= shard.n_shards {
-        let expected = format!("less than the number of shards, which is {}", shard.n_shards);
+        let expected =
+            format!("less than the number of shards, which is {} (maximum: {MAX_WORLD})", shard.n_shards);
         return Err(("shard", shard.shard.to_string(), expected));
     }
     if shard.world == 0 || shard.world > MAX_WORLD || shard.rank >= shard.world {
         return Err((
             "rank",
             shard.rank.to_string(),
-            format!("less than the world size, which is {}", shard.world),
+            format!("less than the world size, which is {} (maximum: {MAX_WORLD})", shard.world),
         ));
     }
     if shard.also.len() > MAX_ALSO {
@@ -206,7 +210,7 @@ fn check_sum(sum: &FileSum) -> Result<(), Bad> {
     check_name(&sum.file)?;
     let of = |text: String| format!("{text} for `{}`", cut(&sum.file));
     if sum.crc32.len() > MAX_CHUNKS || sum.chunk_bytes < MIN_CHUNK {
-        let value = format!("{} chunks of {} bytes", sum.crc32.len(), sum.chunk_bytes);
+        let value = format!("a list of length {} (chunk_bytes: {})", sum.crc32.len(), sum.chunk_bytes);
         return Err((
             "crc32",
             of(value),
@@ -217,7 +221,7 @@ fn check_sum(sum: &FileSum) -> Result<(), Bad> {
     if sum.crc32.len() as u64 != chunks {
         return Err((
             "crc32",
-            of(format!("{} checksums", sum.crc32.len())),
+            of(format!("a list of length {}", sum.crc32.len())),
             format!("{chunks}: one for each chunk"),
         ));
     }

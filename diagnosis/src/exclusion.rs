@@ -83,9 +83,10 @@ impl NodeVerdict {
                     "the optical modules and cables between the sockets named and the switchbox, and the \
                      accelerators' driver"
                 }
-                Component::Probe | Component::Other(_) => {
-                    "the component named, its driver and the kernel log (dmesg)"
+                Component::Probe => {
+                    "the kernel log (dmesg) and the drivers of this node: the self-test did not reach a component"
                 }
+                Component::Other(_) => "the component named, its driver and the kernel log (dmesg)",
             },
             Self::Lost { .. } => "whether this node's machine, container or launcher died",
             Self::Unreachable => {

@@ -170,8 +170,13 @@ fn checks(checks: &Checks, nodes: u32) -> String {
         all.push("the bandwidth of the whole job".to_owned());
     }
     let slow = if *exclude_straggler { "excluded" } else { "reported" };
+    let unless = if terms.reuse_for.is_zero() {
+        String::new()
+    } else {
+        format!(", unless these nodes passed a check in the last {}", seconds(terms.reuse_for))
+    };
     format!(
-        "before every start of workers: {}; at most {}, {} a test, slow nodes are {slow}",
+        "before every start of workers{unless}: {}; at most {}, {} a test; slow nodes are {slow}",
         all.join(", "),
         counted(*max_rounds as usize, "round"),
         seconds(terms.deadlines.hard)
@@ -264,6 +269,10 @@ mod tests {
         let line = "--dry-run --nnodes=2:4 --rdzv-backend=c10d --rdzv-endpoint=node-0:29400 --network-check \
                     --log-dir=/logs --no-python ./it";
         insta::assert_snapshot!(planned(&host, line, &[("DLROVER_JOB_TOKEN", "secret-of-the-job")]));
+        let line = "--dry-run --standalone --network-check --check-ttl=60 --no-python ./it";
+        let text = planned(&host, line, &[]);
+        let unless = "workers, unless these nodes passed a check in the last 60 s: this node; at most";
+        assert!(text.contains(unless), "{text}");
         let line = "--dry-run --nnodes=2 --node-rank=1 --master-addr=10.0.0.1 --no-python ./it";
         let text = planned(&host, line, &[]);
         assert!(text.contains("served by another launcher at 10.0.0.1:29500; no token, no TLS\n"), "{text}");

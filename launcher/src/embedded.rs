@@ -40,7 +40,9 @@ pub enum EmbeddedError {
     #[error("the job master in this launcher stopped")]
     Serve(#[source] MasterError),
     /// The job master panicked; the message of the panic went to standard error.
-    #[error("the job master in this launcher panicked")]
+    #[error(
+        "the job master in this launcher panicked; this is a bug: report it with the panic message above"
+    )]
     Died,
 }
 

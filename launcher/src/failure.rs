@@ -116,6 +116,7 @@ fn words_of(root_cause: &RootCause) -> String {
     format!("  last lines of the {what} of rank {rank} on {node}:\n{}", quoted(detail.lines()))
 }
 
+/// Workers of this node failed, and there is no restart left.
 fn workers_failed(report: &Report, group: &GroupFailure, settings: &RunSettings) -> String {
     let failures = dated(group, &report.workers);
     let host = fqdn();
@@ -186,8 +187,8 @@ fn workers_failed(report: &Report, group: &GroupFailure, settings: &RunSettings)
     text
 }
 
-/// A rank that exits while its peers still connect to it closes their connections. Scripts that make a process group
-/// and never use it do that: found with one of accelerate's.
+/// Ranks of this node exited with code 0 before the first failure; their peers may have lost a connection. Scripts that
+/// make a process group and never use it do that: found with one of accelerate's.
 fn ended_before(failed: Rank, ended: &[Rank]) -> String {
     let what = counted(ended.len(), "rank");
     let names = ended.iter().take(NAMED_RANKS).map(Rank::to_string).collect::<Vec<_>>().join(", ");
@@ -198,6 +199,7 @@ fn ended_before(failed: Rank, ended: &[Rank]) -> String {
     )
 }
 
+/// Processes of the run survived SIGKILL.
 fn unkillable(unkillable: &[UnkillableProcess]) -> String {
     let mut text = String::from("dlrover-run: these processes of the run could not be killed:\n");
     for process in unkillable {

@@ -87,7 +87,7 @@ pub(crate) enum Invalid {
     )]
     NodeUnit { given: Given, nodes: u32 },
     #[error(
-        "--no-python and --module exclude each other: a module is started by Python, and --no-python starts the \
+        "--no-python and --module contradict each other: a module is started by Python, and --no-python starts the \
          script without it"
     )]
     ModuleWithoutPython,

@@ -53,8 +53,10 @@ pub(crate) enum CannotBind {
     NoPlace { index: usize },
     #[error("{} cannot be read or parsed", .path.display())]
     Topology { path: PathBuf },
-    #[error("NUMA node {node} has {} for {accelerators} \
-        accelerators", diagnosis::counted::counted(*.cores, "physical core"))]
+    #[error(
+        "this process may use {} of NUMA node {node}; expected at least 1 for each accelerator near it \
+         (accelerators: {accelerators})", diagnosis::counted::counted(*.cores, "physical core")
+    )]
     FewerCores { node: u32, cores: usize, accelerators: usize },
     #[error("none of the CPUs near visible accelerator {index} may be used by this process")]
     NoCpuAllowed { index: usize },

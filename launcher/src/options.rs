@@ -27,7 +27,7 @@ pub(crate) use self::table::{Flag, MASTER, OPTIONS};
 pub(crate) enum Kind {
     /// No value; on or off.
     Switch,
-    /// No value; how often it is given.
+    /// No value on the command line: its number of occurrences counts; a variable gives the number.
     Count,
     /// Any text.
     Text,

@@ -33,8 +33,8 @@ pub fn remedy(failure: &Failure, rendezvous: &Rendezvous) -> Option<String> {
                 .to_owned()
         }
         Failure::Job(JobFailure::Cut { .. }) => {
-            "--on-bad-path=proceed trains with all nodes despite the broken paths; --nnodes=MIN:MAX lets a job \
-             begin with fewer nodes.".to_owned()
+            "--on-bad-path=proceed trains with all nodes despite the paths that are down; --nnodes=MIN:MAX lets a \
+             job begin with fewer nodes.".to_owned()
         }
         Failure::Job(JobFailure::MassFailure { .. }) => {
             "--taint-guard=SHARE of the job master sets the limit.".to_owned()

@@ -264,7 +264,7 @@ fn virtual_local_rank(cli: &Cli, env: Environment<'_>, workers: u32) -> Result<b
     Ok(true)
 }
 
-/// The CPUs of each worker, when it is bound to any.
+/// The CPUs of each worker; none where no worker is bound.
 fn binding(
     cli: &Cli,
     env: Environment<'_>,
@@ -294,7 +294,8 @@ fn does_nothing(cli: &Cli, flag: Flag, why: &str) -> String {
     format!("`{}` is ignored: {why}", cli.given(flag))
 }
 
-/// Options that old lines may carry and that do nothing here: reported once each, so that nothing is swallowed.
+/// Checks the options that have no effect here: each that is given is reported once; an invalid --monitor-interval
+/// is refused.
 fn without_effect(cli: &Cli, notices: &mut Vec<String>) -> Result<(), Invalid> {
     // Its default exists for torchrun's polling; a nonsensical value is still a mistake.
     if !cli.float(Flag::MonitorInterval).is_some_and(|seconds| seconds > 0.0) {

@@ -175,7 +175,9 @@ fn write(dumps: &[RankDump], folders: &[PathBuf]) -> String {
     for folder in folders {
         match write_to(dumps, folder) {
             Ok(()) => return folder.to_string_lossy().into_owned(),
-            Err(error) => warn!(folder = %folder.display(), %error, "cannot write stacks there"),
+            Err(error) => {
+                warn!(folder = %folder.display(), %error, "cannot write the stacks of the hang to this folder");
+            }
         }
     }
     String::new()

@@ -84,7 +84,9 @@ impl Reservation {
         let any = |ip: IpAddr| bound(SocketAddr::new(ip, 0));
         let socket = any(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| any(Ipv4Addr::UNSPECIFIED.into()))?;
         let address = socket.local_addr()?.as_socket();
-        let port = address.map(|address| address.port()).ok_or_else(|| io::Error::other("it has no port"))?;
+        let port = address
+            .map(|address| address.port())
+            .ok_or_else(|| io::Error::other("the socket has no port"))?;
         Ok(Self { _socket: socket, port })
     }
 

@@ -6,6 +6,9 @@ use std::{fmt, time::Duration};
 use checkpoint::message::{Dir, Level, ShardFile, ShardState};
 use serde::{Deserialize, Serialize};
 
+/// Savers that may die in a round. What kills so many kills the next one too.
+pub(crate) const MOST_LOSSES: u32 = 3;
+
 /// What a node reports of its checkpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CheckpointReport {
@@ -57,9 +60,9 @@ pub enum CheckpointNotice {
     SaverEnded { reason: String },
     /// The saver did not say in time what it has in memory.
     NoState { waited: Duration },
-    /// What is to be written is written before the launcher exits, for up to so long.
+    /// Checkpoints that are in memory only are written to disk before the launcher exits, within `limit`.
     Saving { limit: Duration },
-    /// It was not, in that time.
+    /// Not everything was written to disk in that time.
     Unfinished,
     /// There is no saver to carry out an order of the job master.
     NoSaver { dir: Dir, step: u64 },
@@ -71,9 +74,9 @@ impl fmt::Display for CheckpointNotice {
             Self::Saver { text, .. } => write!(f, "checkpoints: {text}"),
             Self::SaverEnded { reason } => write!(
                 f,
-                "checkpoints: the saver of this node ended ({reason}), and the checkpoints in memory are lost; workers \
-                 keep running; the next save starts another saver, and until then a save to disk blocks training and a save \
-                 to memory fails"
+                "checkpoints: the saver of this node exited ({reason}), and the checkpoints in memory are lost; workers \
+                 keep running; a save starts another saver, unless {MOST_LOSSES} were lost in this round; without a saver, \
+                 a save to disk blocks training and a save to memory fails"
             ),
             Self::NoState { waited } => write!(
                 f,
@@ -91,7 +94,7 @@ impl fmt::Display for CheckpointNotice {
             ),
             Self::NoSaver { dir, step } => write!(
                 f,
-                "checkpoints: step {step} in {dir} gets no manifest, because the saver of this node has ended; the \
+                "checkpoints: step {step} in {dir} gets no manifest, because the saver of this node has exited; the \
                  newest step on disk is an older one"
             ),
         }

@@ -215,7 +215,7 @@ pub enum Outcome {
     /// Every worker of the job exited with code 0.
     Succeeded,
     Failed(Failure),
-    /// A signal to the launcher ended it; the first such signal.
+    /// A signal to the launcher ended the run; the first such signal.
     Interrupted(i32),
 }
 

@@ -62,9 +62,9 @@ pub enum Notice {
     ProgressMissing { waited: Duration },
     /// The job hangs.
     Hang(HangNotice),
-    /// The master ordered the stacks of the workers while they are being taken.
+    /// The master requested the stacks of the workers while they were being taken.
     DumpIsRunning,
-    /// The master ordered the stacks of the workers after so many dumps within this time.
+    /// The master requested the stacks of the workers after so many dumps within this time.
     TooManyDumps { dumps: usize, interval: Duration },
     /// The template of warm workers.
     Warm(WarmNotice),
@@ -89,7 +89,7 @@ pub enum Notice {
 /// What follows once the old workers are gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RestartDecision {
-    /// A new attempt, the last of which has this number.
+    /// All workers are restarted: restart `next` of at most `max_restarts`.
     Restart { next: Attempt, max_restarts: u32 },
     /// The run fails.
     Fail { max_restarts: u32 },
@@ -217,7 +217,7 @@ impl fmt::Display for Notice {
             Self::MasterBack => f.write_str("reconnected to the job master"),
             Self::MasterDead { lost, of } => write!(
                 f,
-                "the job master is presumed lost: {lost} of {} report it lost; workers keep running",
+                "the job master is presumed lost: {lost} of {} reported it lost; workers keep running",
                 counted(*of as usize, "node")
             ),
             Self::Fenced { silent, found, limit } => {
@@ -225,7 +225,7 @@ impl fmt::Display for Notice {
                 match found {
                     Some(FenceFinding::CutOff) => f.write_str("another node of the round still reaches the master")?,
                     Some(FenceFinding::Alone { lost, of }) => {
-                        write!(f, "only {lost} of {} report the master lost", counted(*of, "node"))?;
+                        write!(f, "only {lost} of {} reported the master lost", counted(*of, "node"))?;
                     }
                     Some(FenceFinding::MasterDead { .. } | FenceFinding::MasterGone) | None => {
                         f.write_str("the other nodes did not confirm in time that they have lost the master")?;

@@ -108,11 +108,11 @@ impl fmt::Display for RefusedNodes {
 /// Why a job does not continue with the nodes that could train together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CutEnd {
-    /// They are too few.
+    /// The nodes that can train together are too few.
     TooFew,
     /// A path is down, and the job is set to fail then (`--on-bad-path=fail`).
     Policy,
-    /// The launcher that serves the job master is cut off from them.
+    /// The launcher that serves the job master is cut off from the nodes that can train together.
     WithoutMaster(NodeName),
 }
 
@@ -170,7 +170,7 @@ impl fmt::Display for JobFailure {
             }
             Self::Cut { message, fit, nodes, needed, why } => {
                 let able = format!("{fit} of {} can train together", counted(*nodes as usize, "node"));
-                write!(f, "the network check found broken paths: {message}. {able}")?;
+                write!(f, "the network check found paths that are down: {message}. {able}")?;
                 match why {
                     CutEnd::TooFew => write!(f, "; the job needs {needed}")?,
                     CutEnd::Policy => write!(f, ", but the job fails (on bad path: fail)")?,
@@ -178,7 +178,9 @@ impl fmt::Display for JobFailure {
                         write!(f, ", without {node}, whose launcher serves the job master")?;
                     }
                 }
-                f.write_str("; no node is tainted. Check the switches and cables on the broken paths first")
+                f.write_str(
+                    "; no node is tainted. Check first the switches and cables on the paths that are down",
+                )
             }
             Self::MassFailure { faults, limit, nodes } => write!(
                 f,

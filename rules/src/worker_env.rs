@@ -41,7 +41,10 @@ pub struct VisibleDevices {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WorkerEnvError {
     /// The local rank is not in the assignment: a bug here or in the master.
-    #[error("local rank {local_rank} of node rank {node_rank} is not in the assignment of the master")]
+    #[error(
+        "local rank {local_rank} of node rank {node_rank} is not in the assignment of the job master; this is a bug: \
+         report it with this message"
+    )]
     NotInWorld { node_rank: NodeRank, local_rank: LocalRank },
     /// A virtual local rank with more workers than visible devices.
     #[error(

@@ -69,7 +69,7 @@ pub enum StartError {
 /// A message cannot be sent to the saver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    #[error("the saver has ended")]
+    #[error("the saver has exited")]
     Ended,
     #[error("the saver has not read the last {QUEUE} messages")]
     Full,

@@ -110,7 +110,7 @@ impl fmt::Display for Reason {
             Self::Stopped => f.write_str("stopped (SIGSTOP)"),
             Self::Traced => f.write_str("stopped by a debugger"),
             Self::Uninterruptible { wchan: Some(wchan) } => {
-                write!(f, "in uninterruptible sleep (D), waits in {wchan}")
+                write!(f, "in uninterruptible sleep (D), waiting in {wchan}")
             }
             Self::Uninterruptible { wchan: None } => f.write_str("in uninterruptible sleep (D)"),
             Self::Gone => f.write_str("without a process"),

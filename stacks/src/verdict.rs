@@ -151,8 +151,8 @@ impl Sorted {
             suspects.extend(ranks.iter().map(|rank| (rank, reason.clone())));
             let sleep =
                 words::ranks(ranks, "is in uninterruptible sleep (D)", "are in uninterruptible sleep (D)");
-            let verb = if ranks.len() == 1 { "waits" } else { "wait" };
-            clauses.push(wchan.as_ref().map_or(sleep.clone(), |wchan| format!("{sleep}, {verb} in {wchan}")));
+            clauses
+                .push(wchan.as_ref().map_or(sleep.clone(), |wchan| format!("{sleep}, waiting in {wchan}")));
         }
     }
 

@@ -108,7 +108,7 @@ fn of_a_job_that_is_partitioned_the_part_with_the_master_continues() {
     let half = job.world(2, 1, &world);
     for node in &job.nodes[2..] {
         let output = job.cluster.await_output(node, KILLED);
-        assert!(output.contains("only 2 of 4 nodes report the master lost"), "{output}");
+        assert!(output.contains("only 2 of 4 nodes reported the master lost"), "{output}");
     }
     job.heal(&ways);
     let _all = job.world(4, 2, &half);

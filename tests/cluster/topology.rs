@@ -9,7 +9,7 @@ use support::{
     seen::Dump,
 };
 
-/// The guide's ten nodes, `asw psw address`.
+/// The guide's ten nodes, `asw psw ip`.
 fn guide() -> String {
     (0..10).map(|node| format!("asw-{} psw-0 192.168.0.{node}\n", node % 4)).collect()
 }

@@ -136,7 +136,7 @@ fn the_store_can_be_restricted_to_members() {
     }
     let job = lines();
     let refused = job.node(1).env("DLROVER_STORE_ALLOW", "friends").finish().expect_code(1);
-    assert!(refused.stderr.contains("`DLROVER_STORE_ALLOW=friends` is not known"), "{refused:#?}");
+    assert!(refused.stderr.contains("`DLROVER_STORE_ALLOW=friends` is not a known value"), "{refused:#?}");
 }
 
 /// A CA, and a certificate of it for this host.

@@ -56,7 +56,8 @@ fn the_ranking_is_in_the_document_too() {
 fn without_free_accelerators_both_forms_choose_nothing() {
     let node = FakeNode::dgx(&[]);
     let all = "--busy=0,1,2,3,4,5,6,7";
-    assert!(printed(&node, &[all, "--explain"]).ends_with("GPUs: 8, 0 free\nthere is nothing to choose\n"));
+    let end = "GPUs: 8, 0 free\nfewer than 2 GPUs are free: there is nothing to choose\n";
+    assert!(printed(&node, &[all, "--explain"]).ends_with(end));
     let document: serde_json::Value = serde_json::from_str(&printed(&node, &[all, "--json"])).unwrap();
     assert_eq!((&document["best"], &document["ring"]), (&serde_json::json!([]), &serde_json::json!([])));
     assert_eq!(topo(&node, &[all, "--json", "-k1"]).status.code(), Some(2));

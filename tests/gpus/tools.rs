@@ -31,10 +31,7 @@ fn so_does_an_invalid_table() {
     for (script, words) in [
         ("exec sleep 1000", "no answer within 2 s; last step: {}/nvidia-smi topo -m"),
         ("exec yes GPU0", "{}/nvidia-smi topo -m: killed: printed more than 262144 bytes"),
-        (
-            "echo GPU0 GPU1",
-            "{}/nvidia-smi topo -m: the topology table is not square: it has 2 columns and 0 rows",
-        ),
+        ("echo GPU0 GPU1", "{}/nvidia-smi topo -m: the topology table is not square (columns: 2, rows: 0)"),
         ("head -c 300 /dev/zero", "{}/nvidia-smi topo -m: no topology table found"),
         ("head -c 300 \"${0%/*}/table\"", "{}/nvidia-smi topo -m: the topology table is not square"),
     ] {

@@ -341,7 +341,7 @@ impl Guard {
         }
     }
 
-    /// Those that the template does not deliver are started without it.
+    /// Waits for the workers that were requested of the template; each that it does not fork is started without it.
     fn confirm_requested(&mut self) {
         let until = template::deadline(self.requested.len());
         for (spec, stdio, requested) in std::mem::take(&mut self.requested) {

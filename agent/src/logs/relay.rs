@@ -183,7 +183,11 @@ impl LogFile {
         if let Err(error) = result
             && !std::mem::replace(&mut self.failed, true)
         {
-            tracing::error!(%error, path = %self.path.display(), "a log file could not be written, output is missing there");
+            tracing::error!(
+                %error,
+                path = %self.path.display(),
+                "a log file could not be written; output is missing from it"
+            );
         }
     }
 }

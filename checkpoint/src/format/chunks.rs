@@ -34,7 +34,9 @@ pub struct Sums {
 pub enum LengthError {
     #[error("the file has {found} bytes; expected {expected}: it was truncated or overwritten")]
     Length { found: u64, expected: u64 },
-    #[error("{bytes} bytes in chunks of {chunk_bytes} need {expected} checksums; found {found}")]
+    #[error(
+        "the number of checksums for {bytes} bytes in chunks of {chunk_bytes} is {found}; expected {expected}"
+    )]
     Checksums { bytes: u64, chunk_bytes: u64, expected: u64, found: u64 },
     #[error("the length of a chunk is 0")]
     Chunk,
@@ -164,7 +166,10 @@ mod tests {
             fault(sums(100, 32, 4), 99),
             "the file has 99 bytes; expected 100: it was truncated or overwritten"
         );
-        assert_eq!(fault(sums(100, 32, 3), 100), "100 bytes in chunks of 32 need 4 checksums; found 3");
+        assert_eq!(
+            fault(sums(100, 32, 3), 100),
+            "the number of checksums for 100 bytes in chunks of 32 is 3; expected 4"
+        );
         assert_eq!(fault(sums(100, 0, 4), 100), "the length of a chunk is 0");
     }
 }

@@ -162,9 +162,9 @@ pub fn plan(source: &Source<'_>) -> Result<Files, FormatError> {
         return Err(FormatError::TooLong);
     }
     let mut file = Plan::default();
-    for ((_, node), extent) in items.iter().zip(extents(&sizes)) {
+    for ((label, node), extent) in items.iter().zip(extents(&sizes)) {
         file.fill(0, extent.offset - file.len());
-        let item = item(source, node, extent.length)?;
+        let item = item(source, label, node, extent.length)?;
         if item.len() != extent.length {
             return Err(FormatError::Item { found: item.len(), expected: extent.length });
         }
@@ -184,10 +184,10 @@ fn size(source: &Source<'_>, node: &Tree) -> Size {
     }
 }
 
-fn item(source: &Source<'_>, node: &Tree, length: u64) -> Result<Plan, FormatError> {
+fn item(source: &Source<'_>, label: &Tree, node: &Tree, length: u64) -> Result<Plan, FormatError> {
     match node {
         Tree::Tensor(place) => tensor(source, &source.meta.tensors[*place]),
-        value => boxed(source, value, length),
+        value => boxed(source, label, value, length),
     }
 }
 
@@ -219,10 +219,11 @@ fn tensor(source: &Source<'_>, tensor: &Tensor) -> Result<Plan, FormatError> {
 }
 
 /// A zip of this length.
-fn boxed(source: &Source<'_>, value: &Tree, length: u64) -> Result<Plan, FormatError> {
+fn boxed(source: &Source<'_>, label: &Tree, value: &Tree, length: u64) -> Result<Plan, FormatError> {
     let pickled = pickle::tree(source, value)?;
     if !pickled.storages.is_empty() {
-        return Err(FormatError::TensorInValue);
+        let name = if let Tree::Text(name) = label { name.clone() } else { "an item".to_owned() };
+        return Err(FormatError::TensorInValue { name });
     }
     let mut pickled = pickled.plan;
     pickled.fill(0, (length - BOX_OVERHEAD).saturating_sub(pickled.len()));

@@ -16,8 +16,8 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         self.dirs.values_mut().for_each(super::JobFolder::forget_fetches);
     }
 
-    /// The job has ended, and every node has said what it has in memory for the last time: what not all shards have will
-    /// never be complete, so no node waits for it.
+    /// The job has ended, and every node has reported what it has in memory for the last time: a step that lacks a shard
+    /// will never be complete, so no node waits for it.
     pub fn end(&mut self, now: Moment) -> Vec<Effect<N>> {
         self.awaited = None;
         let dirs: Vec<Dir> = self.dirs.keys().cloned().collect();
@@ -57,7 +57,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
                 step,
                 saved_in: self.round,
                 given_up: folder.failed.get(&step).map_or(0, |failure| failure.count),
-                reason: "this node leaves the job, and the other nodes do not have this step".to_owned(),
+                reason: "this node leaves the job, and writing the step to disk had not begun".to_owned(),
             })
         });
         orders.map(|order| Effect::Send { node: node.clone(), order }).collect()

@@ -51,9 +51,9 @@ pub enum Note {
     Failed { dir: Dir, step: u64, reason: String },
     /// The workers have ended, and the newest step in memory is written.
     SavedAtBreakpoint { dir: Dir, step: u64 },
-    /// So many nodes have fetched what the round restores from the memory of others.
+    /// `nodes` nodes have fetched what the round restores from the memory of others.
     Fetched { dir: Dir, step: u64, nodes: u32 },
-    /// A node cannot; an older step is restored.
+    /// A node cannot fetch the step: all ranks restore what they have without it.
     NotFetched { dir: Dir, step: u64, reason: String },
 }
 

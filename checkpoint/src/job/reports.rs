@@ -49,7 +49,9 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         }
         let total = self.dirs.values().map(super::JobFolder::weight).fold(0, usize::saturating_add);
         if total.saturating_add(weight(&file)) > MAX_WEIGHT {
-            return refuse("too many steps wait for the rest of their shards".to_owned());
+            return refuse(format!(
+                "the reports of steps whose shards are not all on disk need more than {MAX_WEIGHT} bytes, the maximum"
+            ));
         }
         let until = now.plus(self.save_timeout_ms);
         let is_left_behind = self.is_left_behind(dir, step, saved_in);
@@ -88,7 +90,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         save.unable.remove(node);
         if save.n_shards != file.n_shards {
             let reason = format!(
-                "shard {} belongs to a state of {} shards, the other shards of the step to a state of {}",
+                "shard {} belongs to a state with n_shards={}, the other shards of the step to one with n_shards={}",
                 file.shard, file.n_shards, save.n_shards
             );
             return self.fail(now, dir, step, &reason);

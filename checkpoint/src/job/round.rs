@@ -113,8 +113,9 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         (!saves.iter().any(counts_soon)).then_some(plan)
     }
 
-    /// What is on its way to disk and newer than what all ranks could restore at once: either all wait for it, or it must
-    /// not count later, when the training has gone on from an older step.
+    /// Steps that are on their way to disk and newer than the step that all ranks can restore at once: all ranks wait for
+    /// at most one of them, and the others whose manifest is not ordered are given up. They must not count later, when the
+    /// training has gone on from another step.
     ///
     /// What is complete but for its manifest can no longer be held up, so it is waited for; so is the newest step when it
     /// is not in memory everywhere.
@@ -131,7 +132,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         let pending = awaited.map(|(step, _)| *step).max();
         let given_up = newer().filter(|(step, save)| Some(**step) != pending && save.committer.is_none());
         let given_up: Vec<u64> = given_up.map(|(step, _)| *step).collect();
-        let reason = "training continues from an older step, which all ranks have in memory";
+        let reason = "training continues from another step";
         let effects = given_up.into_iter().flat_map(|step| self.give_up(dir, step, None, reason)).collect();
         (pending, effects)
     }

@@ -61,7 +61,7 @@ impl Folder {
     }
 }
 
-/// A step on disk that may load.
+/// A step on disk that may be loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     pub step: u64,
@@ -81,7 +81,8 @@ pub struct Part {
     pub format: Format,
 }
 
-/// Returns what may load, best first, with a text for each step that is passed over because of its documents.
+/// Returns the steps that may be loaded, best first, with a text for each step that is passed over because of its
+/// documents.
 ///
 /// Without `exactly`, candidates are the step of the tracker and older ones with a manifest. `at_most` is the step that
 /// counts, as the job says: newer ones are cut off, and with a manifest it comes before the tracker's.

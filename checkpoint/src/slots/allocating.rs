@@ -232,10 +232,10 @@ fn no_memory(need: u64, have: Option<u64>, reason: Option<&str>) -> Answer {
     let why = match (reason, have) {
         // It has the numbers of the system.
         (Some(reason), _) => format!(": {reason}"),
-        (None, Some(have)) => format!("; the limit leaves {have}"),
+        (None, Some(have)) => format!("; the limit leaves {have} bytes"),
         (None, None) => String::new(),
     };
-    let text = format!("two slots for a checkpoint in memory need {need} bytes{why}");
+    let text = format!("the slots of a checkpoint in memory need {need} more bytes{why}");
     let refusal = Refusal { need: Some(need), have, ..Refusal::new(ErrorCode::NoMemory, text) };
     (Reply::Error(refusal), Fds::None)
 }

@@ -167,7 +167,7 @@ pub enum Fds {
     None,
     /// Of these slots, in this order, to be written by the client.
     Writable(Vec<SlotId>),
-    /// Of this slot, opened again for reading only: the client must not be able to make a writer of it.
+    /// A descriptor of this slot, opened again for reading only: the client must not be able to write with it.
     ReadOnly(SlotId),
 }
 

@@ -14,7 +14,7 @@ use crate::message::{Dir, ErrorCode, Hello, MAX_WAIT_MS, Refusal, Reply, Request
 const MAX_CONNECTIONS: usize = 1024;
 
 /// Shards of a node at most.
-const MAX_SHARDS: usize = 256;
+pub(super) const MAX_SHARDS: usize = 256;
 
 /// How long a hello waits for its round, for the death of the writer before it, and for the folder.
 const HELLO_MS: u64 = 10_000;
@@ -186,7 +186,7 @@ impl Saver {
         true
     }
 
-    /// Takes a request up; an answer if there is one at once.
+    /// Begins a request, and returns the answer if it is known at once.
     fn take_up(&mut self, connection: Connection, request: Request) -> Option<Answer> {
         let now = self.now;
         let client = self.clients.get(&connection)?;
@@ -413,7 +413,10 @@ impl Saver {
         let shard = self.shards.entry(hello.id()).or_insert_with(|| Shard::new(facts.clone()));
         if (shard.facts.n_shards, shard.facts.replicated) != (facts.n_shards, facts.replicated) {
             // What is in memory is a part of something else.
-            shard.void(|_| false, "the number of shards has changed");
+            shard.void(
+                |_| false,
+                "the number of shards, or whether all ranks save the same state, has changed",
+            );
         }
         shard.facts = facts;
         (shard.is_leaving, shard.is_replica) = (false, false);

@@ -9,6 +9,7 @@
 use super::{
     Saver,
     api::{Effect, FetchId, FetchOrder, Fetched, NoRoom, SlotId},
+    clients::MAX_SHARDS,
     saving::check,
     shard::{Disk, Facts, Held, Layout, Shard, Slot, SlotState},
 };
@@ -95,7 +96,7 @@ impl Saver {
         }
         let id = ShardId { dir: dir.clone(), shard };
         if !self.shards.contains_key(&id) && !self.has_room_for_shard(&id) {
-            return Err("this node has the maximum number of shards".to_owned());
+            return Err(format!("this node has {MAX_SHARDS} shards, the maximum"));
         }
         // The other node says the rest with the bytes.
         let facts = Facts { n_shards, replicated, rank: 0, world: 0, format: Format::Pt, replicas: 0 };
@@ -103,12 +104,16 @@ impl Saver {
         let is_other = |of: &Facts| (of.n_shards, of.replicated) != (n_shards, replicated);
         if is_other(&known.facts) && known.writer.is_none() {
             // What is in memory is a part of something else.
-            known.void(|_| false, "the number of shards has changed");
+            known.void(
+                |_| false,
+                "the number of shards, or whether all ranks save the same state, has changed",
+            );
             known.facts = facts;
         }
         if is_other(&known.facts) {
             return Err(format!(
-                "the state has {} shards on this node, not {n_shards}",
+                "the states of this node and of the other node differ in the number of shards (this node: {}, the other: \
+                 {n_shards}), or in whether they are the same on all ranks",
                 known.facts.n_shards
             ));
         }
@@ -175,7 +180,9 @@ impl Saver {
         }
         let have = self.room();
         if have < bytes {
-            return Err(format!("its slot needs {bytes} bytes, and checkpoints may take {have} more here"));
+            return Err(format!(
+                "its slot needs {bytes} bytes; the limit for checkpoints in memory leaves {have} bytes"
+            ));
         }
         let (generation, slot) = (self.next(), SlotId(self.next()));
         let Some(shard) = self.shards.get_mut(id) else { return Ok(()) };
@@ -345,7 +352,7 @@ impl Saver {
         *point = RestorePoint { dir: dir.clone(), step, source, pending, given_up: 0, fetched };
     }
 
-    /// A node cannot have the step: all ranks restore the one before it.
+    /// A node cannot fetch the step: all ranks restore what they have without it.
     pub(super) fn on_not_fetched(&mut self, dir: &Dir, step: u64, reason: &str) {
         let Some(point) = self.awaited_point(dir, step) else { return };
         point.fetched = None;
@@ -357,7 +364,8 @@ impl Saver {
         }
         let reason = cut(reason);
         self.warn(format!(
-            "{dir}: step {step} cannot be restored from the memory of other nodes: {reason}; an older step is restored"
+            "{dir}: step {step} cannot be restored from the memory of other nodes: {reason}; restoring what all ranks \
+             have in memory, or else the newest step on disk"
         ));
     }
 

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     Moment,
     manifest::{Candidate, Folder, Part, candidates},
-    message::{Dir, ErrorCode, Reply, RestorePoint, RestoreSource, Source, cut},
+    message::{Dir, ErrorCode, Reply, RestorePoint, RestoreSource, ShardId, Source, cut},
 };
 
 /// What a load does next.
@@ -275,9 +275,12 @@ impl Saver {
         let is_fetched = slot.and_then(Slot::held).is_some_and(|held| held.is_fetched);
         let source = if is_fetched { Source::Replica } else { Source::Memory };
         if let Err(error) = result {
-            self.warn(format!("a checkpoint in memory cannot be used: {error}"));
-            if let Some(slot) = self.shards.values_mut().find_map(|shard| shard.slot_mut(id)) {
+            let found = self.shards.iter_mut().find_map(|(at, shard)| Some((at, shard.slot_mut(id)?)));
+            if let Some((ShardId { dir, shard }, slot)) = found {
                 slot.pins.retain(|connection, _| !waiting.contains(connection));
+                let next = if waiting.is_empty() { "" } else { "; looking for its step on disk" };
+                let text = format!("{dir}: shard {shard} in memory cannot be used: {error}{next}");
+                self.warn(text);
             }
         }
         for connection in waiting {

@@ -329,7 +329,8 @@ pub(super) fn check(header: &Header, shard: &ShardId, slot: &Slot, epoch: u64) -
 fn refuse_busy(busy: Busy) -> Answer {
     let text = match busy.persisting {
         Some(step) => format!(
-            "step {step} is being written to disk, and the other slot has the newest step, which is needed until then"
+            "step {step} is being written to disk, and the other slot has the newest step, which is needed until that \
+             write ends"
         ),
         None => {
             "the only slot that could be taken is read by another process, which must release what it has loaded"

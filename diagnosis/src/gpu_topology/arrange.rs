@@ -152,7 +152,7 @@ pub fn arrange(
         message.push_str(&format!(": {}", worth(matrix, &choice)));
     }
     if !choice.is_proven {
-        message.push_str("; the search was cut short, a better set may exist");
+        message.push_str("; the search was cut short: a better set may exist");
     }
     Ok(Arranged { chosen: choice.ring.len(), order, message })
 }
@@ -160,7 +160,7 @@ pub fn arrange(
 /// The score of a choice, as text.
 fn worth(matrix: &Matrix, choice: &super::Choice) -> String {
     let rings = match choice.score.capacity_links {
-        links if links > 0 && matrix.is_switched() => format!("{links} links each"),
+        links if links > 0 && matrix.is_switched() => format!("{} each", counted(links, "link")),
         _ if choice.ring.len() == 2 && choice.score.capacity_links > 0 => {
             counted(choice.score.capacity_links, "direct link")
         }
@@ -170,8 +170,8 @@ fn worth(matrix: &Matrix, choice: &super::Choice) -> String {
     };
     let gain = choice.gain_over_first();
     let than_first = match choice.first == choice.set {
-        true => "the first free ones".to_owned(),
-        false => format!("modelled {gain:.2} times the first free ones ({})", choice.first),
+        true => "the same set as without a choice".to_owned(),
+        false => format!("{gain:.2} times the modelled bandwidth of the first free GPUs ({})", choice.first),
     };
     format!("{rings}, about {:.1} GB/s, {than_first}", f64::from(choice.score.ring_mbps) / 1000.0)
 }

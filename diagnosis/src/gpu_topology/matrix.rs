@@ -44,7 +44,7 @@ pub enum BadMatrix {
         found: String,
     },
     /// The numbers of rows and columns differ: the table may be cut off.
-    #[error("the topology table is not square: it has {columns} columns and {rows} rows")]
+    #[error("the topology table is not square (columns: {columns}, rows: {rows})")]
     NotSquare {
         /// Those of accelerators.
         columns: usize,

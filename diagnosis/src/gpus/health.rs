@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Gpu, GpuTrouble, Inventory, NvLink, gigabytes};
+use super::{Gpu, GpuTrouble, Inventory, NvLink, gigabytes, inventory::cut_short};
 use crate::{
     gpu_topology::{Allowed, absent, allowed},
     network_check::{Component, LocalFault},
@@ -62,10 +62,7 @@ pub enum Health {
 pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Health {
     let list = terms.visible.as_deref();
     let absent = absent(list, &ids(inventory));
-    let unanswered = inventory.hangs_at.as_deref().map(|at| match Component::from(at) {
-        Component::Probe => "the query of the accelerators got no answer".to_owned(),
-        _ => format!("{at} did not answer a query of its state"),
-    });
+    let unanswered = inventory.hangs_at.as_deref().map(cut_short);
     // The others are unknown; nothing is missing from a list that is known completely.
     let is_known = absent == 0 && list.is_some_and(|list| !list.contains("MIG-"));
     if let (Some(reason), false) = (&unanswered, is_known) {

@@ -8,7 +8,7 @@ use super::{
     health::what_is_broken,
     xid::{Xid, xid_name},
 };
-use crate::gpu_topology::LinkKind;
+use crate::{gpu_topology::LinkKind, network_check::Component};
 
 /// More accelerators than any host has. A report of more is dropped.
 pub const MAX_GPUS: usize = 64;
@@ -287,7 +287,7 @@ impl Inventory {
     /// What needs attention, device by device.
     #[must_use]
     pub fn troubles(&self) -> Vec<String> {
-        let hangs = self.hangs_at.iter().map(|at| format!("{at} did not answer"));
+        let hangs = self.hangs_at.as_deref().map(cut_short).into_iter();
         let of = |gpu: &Gpu| {
             let broken = what_is_broken(gpu).map(|why| format!("{}: {why}", gpu.label()));
             let xids = gpu.xids.iter();
@@ -295,6 +295,14 @@ impl Inventory {
             broken.into_iter().chain(xids).collect::<Vec<String>>()
         };
         hangs.chain(self.gpus.iter().flat_map(of)).collect()
+    }
+}
+
+/// The query of the accelerators ended without a result: where it stopped, if that is known.
+pub(super) fn cut_short(at: &str) -> String {
+    match Component::from(at) {
+        Component::Probe => "the query of the accelerators got no answer".to_owned(),
+        _ => format!("the query of the accelerators stopped at {at}"),
     }
 }
 
@@ -319,7 +327,7 @@ impl fmt::Display for Inventory {
             write!(f, ", driver {driver}")?;
         }
         if let Some(at) = &self.hangs_at {
-            write!(f, "; {at} did not answer")?;
+            write!(f, "; {}", cut_short(at))?;
         }
         Ok(())
     }
@@ -342,7 +350,8 @@ mod tests {
         inventory.hangs_at = Some("GPU 8".into());
         assert_eq!(
             inventory.to_string(),
-            "7 x NVIDIA H100, 1 x accelerator of unknown model, driver 535; GPU 8 did not answer"
+            "7 x NVIDIA H100, 1 x accelerator of unknown model, driver 535; the query of the \
+             accelerators stopped at GPU 8"
         );
         assert_eq!(Inventory::default().to_string(), "no accelerator");
     }

@@ -21,7 +21,7 @@ pub enum Component {
     /// `check-command`: the user's own program failed on the node alone. It is unknown which of the two is at
     /// fault.
     CheckCommand,
-    /// `probe`: a check that died or hung before it reached any part.
+    /// `probe`: a self-test that was killed or exited before it reached a component.
     Probe,
     /// A part by name: `GPU 3`, `cpu`, `loopback`, or the command that did not answer.
     Other(String),

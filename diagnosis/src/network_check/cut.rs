@@ -108,7 +108,7 @@ impl NetworkElement {
             Self::Uplink(it) => format!("the uplink of {} is down", rack(it)),
             Self::PartialUplink(it) => format!("part of the uplinks of {} is down", rack(it)),
             Self::Leaf(it) => format!("the switch of {} is down", rack(it)),
-            Self::Pod(it) => format!("{} is cut off from the others", pod(it)),
+            Self::Pod(it) => format!("every path out of {} is down", pod(it)),
         }
     }
 }

@@ -218,7 +218,7 @@ pub enum Probed {
     },
     /// It ended otherwise: an error, wrong bytes, a probe that died.
     Failed { reason: String },
-    /// It was cut short, or still runs.
+    /// The measurement was cut short, or still runs.
     Unfinished {
         /// Bytes that were received and were right.
         bytes: u64,

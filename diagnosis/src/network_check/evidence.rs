@@ -95,7 +95,7 @@ pub(super) fn evidence(
     }
 }
 
-/// Why a node that may be healthy is excluded: the dead element, and the tests over it.
+/// Why a node that may be healthy is excluded: what is down, and the tests over it.
 fn unreachable(
     log: &CheckLog,
     facts: &Facts,

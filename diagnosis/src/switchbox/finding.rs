@@ -196,7 +196,7 @@ impl fmt::Display for SwitchboxFinding {
 
 /// What is wrong with values that are too low, or too few.
 pub(super) fn of_values(verdict: Verdict, min: Rate, values: &[Repetition], alone: bool) -> Option<Wrong> {
-    let how = if alone { "" } else { " beside others" };
+    let how = if alone { "" } else { " alongside other pairs" };
     let range = range_text(values)?;
     let good = values.iter().filter(|it| it.value() >= min).count();
     let is_dead = values.iter().all(|it| it.value() == Rate::default());
@@ -221,7 +221,7 @@ pub(super) fn of_values(verdict: Verdict, min: Rate, values: &[Repetition], alon
         ),
         Verdict::Untested => (
             Trouble::Untested,
-            format!("no time was left to measure it alone; {range} in {times} beside others"),
+            format!("no time was left to measure it alone; {range} in {times} alongside other pairs"),
         ),
     };
     Some(Wrong::new(trouble, message))
@@ -256,8 +256,8 @@ fn weak_direction(min: Rate, values: &[Repetition]) -> &'static str {
     let there = values.iter().any(|it| it.there < min);
     let back = values.iter().any(|it| it.back.is_some_and(|back| back < min));
     match (there, back, values.iter().any(|it| it.back.is_some())) {
-        (true, false, true) => ", too slow only from the first to the second",
-        (false, true, true) => ", too slow only from the second to the first",
+        (true, false, true) => ", too slow only from the first socket to the second",
+        (false, true, true) => ", too slow only from the second socket to the first",
         _ => "",
     }
 }

@@ -53,9 +53,9 @@ impl fmt::Display for Misfit {
         };
         write!(
             f,
-            ", and the default pairs {all} ask for {0} sockets, of which {without} lack an accelerator, so that \
-             {left}. Set the box pairs to the pairs of this host's sockets; if the host should have all {0} \
-             accelerators, set the box pairs to {all}: missing accelerators are then a fault of the node",
+            ", and the default pairs {all} need an accelerator on each of {0} sockets (pairs that lack one: \
+             {without}), so that {left}. Set the box pairs to the pairs of this host's sockets; if the host should have \
+             all {0} accelerators, set the box pairs to {all}: missing accelerators are then a fault of the node",
             2 * pairs.len(),
         )
     }

@@ -123,9 +123,11 @@ impl Expected {
         let is_compared = self == Self::Alike && measured_path.linked.is_none() && !measured_path.is_itself;
         match &measured_path.equipment {
             _ if !is_compared => None,
-            Equipment::Bus(model) => Some(format!("no pair went over a link, and {model} is not known to have one")),
+            Equipment::Bus(model) => {
+                Some(format!("no pair used a link, and {model} is not known to have one"))
+            }
             Equipment::Unknown => Some(
-                "no pair went over a link, and whether this model of accelerator should have one is not known: \
+                "no pair used a link, and whether this model of accelerator should have one is not known: \
                  set the switchbox path to the path that the bytes must take"
                     .to_owned(),
             ),

@@ -93,7 +93,10 @@ pub(super) fn broken(settings: &Settings) -> String {
 
 fn write_rounds(text: &mut String, outcome: &Outcome) -> fmt::Result {
     if outcome.rounds.is_empty() {
-        return writeln!(text, "\nno rounds: fewer than two nodes can be tested, the network is untested");
+        return writeln!(
+            text,
+            "\nno rounds: fewer than two nodes can be tested, so the network is not tested"
+        );
     }
     writeln!(text, "\nround  tests  pass  slow  fail  seconds  kinds")?;
     for (number, round) in outcome.rounds.iter().enumerate() {
@@ -195,13 +198,13 @@ fn write_paths(text: &mut String, outcome: &Outcome) -> fmt::Result {
         )?;
     }
     for rack in &outcome.uplinks {
-        writeln!(text, "rack {rack}: cut off from the others")?;
+        writeln!(text, "rack {rack}: its uplink is down")?;
     }
     for rack in &outcome.leaves {
         writeln!(text, "rack {rack}: none of its nodes can be reached, not even from within the rack")?;
     }
     for pod in &outcome.pods {
-        writeln!(text, "pod {pod}: cut off from the others")?;
+        writeln!(text, "pod {pod}: every path out of it is down")?;
     }
     for part in &outcome.partial_uplinks {
         let (rack, dead, tested) = (part.rack, part.dead, part.tested);
@@ -260,7 +263,11 @@ fn write_truth(text: &mut String, truth: &Truth) -> fmt::Result {
         writeln!(text, "the job would start with nodes that cannot reach each other: {pairs}")?;
     }
     match truth.bound.filter(|_| truth.is_over_bound()) {
-        Some(bound) => writeln!(text, "{}: the bound is {bound}", count(truth.rounds as usize, "round")),
+        Some(bound) => writeln!(
+            text,
+            "{}: more than the {bound} that the simulated faults may take",
+            count(truth.rounds as usize, "round")
+        ),
         None => Ok(()),
     }
 }

@@ -193,15 +193,13 @@ fn faults(given: &Faults, cluster: &Cluster) -> Result<Vec<Fault>, Wrong> {
             return Err(Wrong::Alone { option: "dead-pod", value: value.clone(), needs });
         }
         (0, None) => Vec::new(),
-        (size, _) => {
-            numbers(("dead-pod", &given.dead_pod), "pods", racks.div_ceil(size), FaultKind::DeadPod)?
-        }
+        (size, _) => numbers(("dead-pod", &given.dead_pod), "pod", racks.div_ceil(size), FaultKind::DeadPod)?,
     };
     let uplinks = ("dead-uplink", &given.dead_uplink[..]);
     let all = [
-        numbers(("faulty", &given.faulty), "nodes", nodes, FaultKind::Faulty)?,
-        numbers(("local-fault", &given.local_fault), "nodes", nodes, FaultKind::LocalFault)?,
-        numbers(("lost", &given.lost), "nodes", nodes, FaultKind::Lost)?,
+        numbers(("faulty", &given.faulty), "node", nodes, FaultKind::Faulty)?,
+        numbers(("local-fault", &given.local_fault), "node", nodes, FaultKind::LocalFault)?,
+        numbers(("lost", &given.lost), "node", nodes, FaultKind::Lost)?,
         after_round(("dies", &given.dies), node, None, FaultKind::Dies)?,
         pairs(("dead-link", &given.dead_link), "nodes", nodes, FaultKind::DeadLink)?,
         pairs(("dead-rack-pair", &given.dead_rack_pair), "racks", racks, FaultKind::DeadRackPair)?,
@@ -212,7 +210,7 @@ fn faults(given: &Faults, cluster: &Cluster) -> Result<Vec<Fault>, Wrong> {
         slow_links(("slow-link", &given.slow_link), nodes)?,
         factors(("slow-compute", &given.slow_compute), node, FACTOR, FaultKind::SlowCompute)?,
         factors(("flaky", &given.flaky), node, PROBABILITY, FaultKind::Flaky)?,
-        numbers(("liar", &given.liar), "nodes", nodes, FaultKind::Liar)?,
+        numbers(("liar", &given.liar), "node", nodes, FaultKind::Liar)?,
     ];
     Ok(all.into_iter().flatten().collect())
 }

@@ -68,7 +68,7 @@ pub(super) enum LocalError {
         #[source]
         source: io::Error,
     },
-    #[error("the job has ended, with unknown result: its launcher on this node (pid {pid}) has exited")]
+    #[error("the job has ended with an unknown result: its launcher on this node (pid {pid}) has exited")]
     Ended { pid: u32 },
     #[error("the launcher with pid {pid} has no status: {reason}")]
     Refused { pid: u32, reason: String },

@@ -116,6 +116,7 @@ pub(super) fn table(matrix: &Matrix, free: GpuSet, broken: GpuSet) -> String {
 /// `2 rings of links, 48.4 GB/s`.
 fn capacity(matrix: &Matrix, score: &Score, count: usize) -> String {
     let rings = match (score.capacity_links, count) {
+        (1, 2..) if matrix.is_switched() => "1 link each".to_owned(),
         (links, 2..) if links > 0 && matrix.is_switched() => format!("{links} links each"),
         (_, 1) => return "nothing to connect".to_owned(),
         (0, _) if matrix.is_measured() => "as measured".to_owned(),
@@ -175,14 +176,17 @@ pub(super) fn choice(matrix: &Matrix, choice: &Choice) -> String {
 /// A line for each number of GPUs.
 pub(super) fn overview(matrix: &Matrix, choices: &[Choice]) -> String {
     if choices.is_empty() {
-        return "there is nothing to choose\n".to_owned();
+        return "fewer than 2 GPUs are free: there is nothing to choose\n".to_owned();
     }
-    let mut text = format!("{:>2}  {:<24}  {:<34}  over the first\n", "k", "best, as a ring", "capacity");
+    let mut text = format!(
+        "{:>4}  {:<24}  {:<34}  gain over the first free GPUs\n",
+        "GPUs", "best, as a ring", "capacity"
+    );
     for choice in choices {
         let ring: Vec<String> = choice.ring.iter().map(ToString::to_string).collect();
         let capacity = capacity(matrix, &choice.score, choice.set.len());
         let gain = choice.gain_over_first();
-        let _ = writeln!(text, "{:>2}  {:<24}  {capacity:<34}  {gain:.2}x", choice.set.len(), ring.join(","));
+        let _ = writeln!(text, "{:>4}  {:<24}  {capacity:<34}  {gain:.2}x", choice.set.len(), ring.join(","));
     }
     text
 }
@@ -194,7 +198,7 @@ pub(super) fn ranking(matrix: &Matrix, free: GpuSet, wanted: usize) -> String {
     for set in &ranked {
         *by_capacity.entry((set.score.ring_mbps, set.score.capacity_links)).or_default() += 1;
     }
-    let by = if matrix.is_measured() { "their slowest hop" } else { "the rings they carry" };
+    let by = if matrix.is_measured() { "their slowest hop" } else { "their capacity" };
     let mut text = format!("\n{} of {wanted}, by {by}\n", counted(ranked.len(), "set"));
     for ((ring_mbps, capacity_links), count) in by_capacity.iter().rev() {
         let score = Score { ring_mbps: *ring_mbps, capacity_links: *capacity_links, ..Score::default() };

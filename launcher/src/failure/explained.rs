@@ -65,13 +65,14 @@ pub(crate) fn explained(failure: &WorkerFailure, counter: OomCounter) -> String 
 pub(crate) fn explained_later(failure: &WorkerFailure, counter: OomCounter) -> String {
     match failure.cause {
         ExitCause::Signal(signal) if !failure.out_of_memory => match signal_text(signal).as_str() {
-            name @ ("SIGTERM" | "SIGKILL") => {
-                format!(
-                    "killed by {name}, which this launcher sends to the other workers after the first failure"
-                )
-            }
+            name @ ("SIGTERM" | "SIGKILL") => stopped(name),
             _ => explained(failure, counter),
         },
         ExitCause::Signal(_) | ExitCause::Code(_) => explained(failure, counter),
     }
+}
+
+/// A worker that was not the first to fail was killed by SIGTERM or SIGKILL.
+fn stopped(name: &str) -> String {
+    format!("killed by {name}, which this launcher sends to the other workers after the first failure")
 }

@@ -52,9 +52,9 @@ super::options! {
         RdzvId = option("rdzv-id", "ID", Text).default("none").of_torchrun(),
             "The job's name, TORCHELASTIC_RUN_ID for the workers";
         RdzvConf = option("rdzv-conf", "K=V,...", Text).of_torchrun(),
-            "Further settings: join_timeout=600, the seconds that nodes may gather or do without the job \
-             master; lastcall_timeout=3, the seconds that --nnodes=MIN:MAX waits for another node; is_host=true \
-             or false, whether this launcher serves the job master (c10d)";
+            "Further settings: join_timeout=600, how many seconds to wait for enough nodes, or for a job master \
+             that cannot be reached; lastcall_timeout=3, the seconds that --nnodes=MIN:MAX waits for another node; \
+             is_host=true or false, whether this launcher serves the job master (c10d)";
         Standalone = switch("standalone").of_torchrun(),
             "Run on this node alone: free ports, a fresh run id; the other rendezvous options are ignored";
         NodeRank = option("node-rank", "N", Int).of_torchrun(),
@@ -107,7 +107,7 @@ super::options! {
             "When more than this share of the nodes (and more than 2) would be tainted, no node is tainted and \
              the job fails";
         TopologyConfig = option("topology-config", "FILE", Text),
-            "Lines of `asw psw address`: nodes below one switch get adjacent ranks; read again for each round \
+            "Lines of `asw psw ip`: nodes below one switch get adjacent ranks; read again for each round \
              [default: DLROVER_TOPOLOGY_CONFIG, else none]";
         Http = option("http", "ADDR:PORT", Text),
             "Serve a page on the job, /metrics for Prometheus, /status.json and /healthz; a port alone is served on \
@@ -252,8 +252,8 @@ super::options! {
              fail the job (202), or proceed with all";
         TaintFlaky = choice("taint-flaky", "WHEN", &["now", "confirmed", "never"])
             .default("confirmed").requires(Flag::NetworkCheck),
-            "When a node that fails intermittently, or goes away during a check, is tainted: now, confirmed by a \
-             second check, or never";
+            "When a node that fails intermittently, or is lost during a check, is tainted: now, confirmed by a second \
+             check, or never";
         BusyGpuThreshold = option("busy-gpu-threshold", "PERCENT", Float).default("30"),
             "An accelerator counts as in use by others when more than this percentage of its memory is taken";
         SwitchboxCheck = switch("switchbox-check"),

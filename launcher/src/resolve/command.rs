@@ -27,7 +27,9 @@ pub(super) fn resolve(
     let mut argv = Vec::with_capacity(cli.script_args.len() + 4);
     if run_path {
         // runpy.run_path in a fresh interpreter is what running the file is.
-        notices.push("--run-path: the script is started as a file, with a Python of its own".to_owned());
+        notices.push(
+            "--run-path: the script is started as a file, in a Python interpreter of its own".to_owned(),
+        );
     }
     if run_path || !cli.is_on(Flag::NoPython) {
         argv.push(python(env, host)?.into_os_string());

@@ -26,10 +26,10 @@ pub enum Rendezvous {
     /// A static rendezvous: store and master share this port, and workers get both as MASTER_ADDR and
     /// MASTER_PORT.
     Static(Endpoint),
-    /// A c10d rendezvous: the master is here, and the store on a port of its own.
+    /// A c10d rendezvous: the job master is at this address; the store has a port of its own.
     C10d(Endpoint),
-    /// `DLROVER_MASTER_ADDR`: the master is here, mostly a process of its own, and the store on a port of its
-    /// own.
+    /// `DLROVER_MASTER_ADDR`: the address of the job master, usually a separate process; the store has a port of
+    /// its own.
     Master(Endpoint),
 }
 
@@ -57,13 +57,13 @@ impl Rendezvous {
 /// Whether this launcher serves the job master of a rendezvous with others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServeMaster {
-    /// This launcher serves it; on any address when the name is none of its own (a service in front of it).
+    /// This launcher serves the job master; on any address when the name is none of its own (a service in front of it).
     Always,
-    /// This launcher serves it, unless another launcher of this host already does.
+    /// This launcher serves the job master, unless another launcher of this host already does.
     UnlessServed,
-    /// This launcher serves it if the endpoint is an address of this host and the port is free.
+    /// This launcher serves the job master if the endpoint is an address of this host and the port is free.
     IfLocal,
-    /// Another process serves it.
+    /// Another process serves the job master.
     Never,
 }
 

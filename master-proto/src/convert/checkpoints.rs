@@ -126,6 +126,11 @@ impl TryFrom<pb::CheckpointReport> for CheckpointMessage {
     }
 }
 
+/// The names of a shard's files do not fit into a request to the job master.
+fn names_too_long() -> String {
+    "the names of its files are too long for the job master".to_owned()
+}
+
 /// The report of a node about its checkpoints. One that is too long for a request, by its names of files, becomes a
 /// failure of its shard.
 #[must_use]
@@ -140,7 +145,7 @@ pub fn checkpoint_report(node_id: String, report: CheckpointReport) -> pb::Check
             let number = shard.shard;
             let shard = pb::ShardFile::from(*shard);
             if shard.encoded_len() > MAX_FOLDERS_BYTES {
-                let reason = "the names of its files are too long for the job master".to_owned();
+                let reason = names_too_long();
                 let (shard, saved_in) = (Some(number), Some(saved_in));
                 return checkpoint_report(
                     node_id,

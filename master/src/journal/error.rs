@@ -98,6 +98,6 @@ pub enum JournalError {
     #[error("cannot start the thread that writes the job's state")]
     Thread(#[source] io::Error),
     /// The thread ended without an error, which is a bug.
-    #[error("the thread that writes the job's state has stopped")]
+    #[error("the thread that writes the job's state has stopped; this is a bug: report it with this message")]
     Gone,
 }

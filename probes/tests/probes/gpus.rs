@@ -287,16 +287,16 @@ async fn a_failed_call_of_nvidia_smi_is_a_note_that_names_it() {
         ("echo No devices were found".into(), 0, QUERY, "`No devices were found` does not describe GPU 0"),
         ("head -c 300 /dev/urandom".into(), 0, QUERY, ""),
         (String::new(), 0, QUERY, "it lists no GPU"),
-        (
-            of_table("echo GPU0 GPU1"),
-            2,
-            TOPO,
-            "the topology table is not square: it has 2 columns and 0 rows",
-        ),
+        (of_table("echo GPU0 GPU1"), 2, TOPO, "the topology table is not square (columns: 2, rows: 0)"),
         // A row with a comma would be a table of numbers.
         (of_table("head -c 300 /dev/urandom | LC_ALL=C tr -d ,"), 2, TOPO, "no topology table found"),
         (of_table("printf '0,9\\n9,0\\n'"), 2, TOPO, "no topology table found"),
-        (of_table("printf '\\tGPU0\\nGPU0\\tX\\n'"), 2, TOPO, "the topology has 1 GPUs, but this node has 2"),
+        (
+            of_table("printf '\\tGPU0\\nGPU0\\tX\\n'"),
+            2,
+            TOPO,
+            "the number of GPUs in the topology is 1, but this node has 2",
+        ),
         (of_table("exec yes GPU0"), 2, TOPO, "killed: printed more than 262144 bytes"),
         (of_table("exit 6"), 2, TOPO, "exited with code 6"),
     ] {

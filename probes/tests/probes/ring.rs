@@ -278,8 +278,8 @@ fn a_manual_pair_waits_no_longer_than_its_timeout() {
     assert_eq!(
         error,
         format!(
-            "no dlrover-diag pair --listen of this version answers at {address}: it did not answer within 1 s; \
-             it may be busy with another check"
+            "the peer at {address} does not answer as dlrover-diag pair --listen of this version: it did not answer \
+             within 1 s; it may be busy with another check"
         )
     );
     let greeter = thread::spawn(move || {

@@ -1,5 +1,5 @@
-//! What earlier checks of the job found of machines and may be temporary: that they pass and fail by turns (`flaky`),
-//! or went away (`lost`). Seen twice, it is a fault of the machine.
+//! Findings of earlier checks about machines that may be temporary: the machine fails intermittently (`flaky`), or went
+//! away (`lost`). Seen twice, it is a fault of the machine.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -232,7 +232,7 @@ pub enum Regroup {
     NotAllCameBack { back: u32, nodes: u32 },
     /// This node reports a round that is over.
     Late,
-    /// This node is in a round that the master does not know: of its own rounds, `next` would be the next.
+    /// This node is in a round that the master does not know; `next` is the round that the master would begin next.
     UnknownRound { next: Round },
 }
 
@@ -260,8 +260,8 @@ impl fmt::Display for Regroup {
             Self::Late => f.write_str("the job continued without this node while it was unreachable"),
             Self::UnknownRound { next } => write!(
                 f,
-                "the restarted job master does not know this node's round: the master's state is older than \
-                 the job and ends before round {next}"
+                "the restarted job master does not know this node's round: the master's state is out of date and \
+                 ends before round {next}"
             ),
         }
     }
@@ -272,9 +272,9 @@ impl fmt::Display for Regroup {
 pub enum Refusal {
     /// The terms that the node expects differ from those of the job.
     Differs { point: String },
-    /// It has another number of workers, and the job requires the same on each node.
+    /// The joining node has another number of workers, and the job requires the same on each node.
     NotUniform { job: u32, node: u32 },
-    /// The node rank that it asks for is held by a connected node.
+    /// The node rank that the joining node asks for is held by a connected node.
     Held { rank: NodeRank, holder: NodeName, newcomer: NodeName },
 }
 
@@ -317,7 +317,7 @@ pub enum Log {
     CheckRound { check: u32, round: u32, tests: u32 },
     /// A check is over: its table.
     Checked { report: String },
-    /// Nodes train although a check found broken paths (`--on-bad-path=proceed`).
+    /// Nodes train although a check found paths that are down (`--on-bad-path=proceed`).
     Proceeds { cut: String, nodes: u32 },
     /// What ended a round, in the words of the worker.
     RootCause(Box<RootCause>),
@@ -327,7 +327,7 @@ pub enum Log {
     Checkpoint(Note),
     /// No rank advances because one of them writes a checkpoint.
     HangHeld { idle: Duration, rank: Rank },
-    /// A rank advances again; none had for so long.
+    /// A rank advances again, after no rank had for `idle`.
     HangOver { idle: Duration },
     /// A rank makes fewer steps than its peers.
     SlowRank { rank: Rank, permille: u64 },
@@ -387,7 +387,7 @@ impl fmt::Display for Log {
             Self::Checked { report } => f.write_str(report),
             Self::Proceeds { cut, nodes } => write!(
                 f,
-                "warning: {} over broken paths (on bad path: proceed): {cut}",
+                "warning: {} over paths that are down (on bad path: proceed): {cut}",
                 if *nodes == 1 { "1 node trains".to_owned() } else { format!("{nodes} nodes train") }
             ),
             Self::RootCause(root_cause) => write!(f, "root cause: {root_cause}"),
@@ -454,7 +454,8 @@ fn checkpoint(note: &Note, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         ),
         Note::NotFetched { dir, step, reason } => write!(
             f,
-            "warning: checkpoints: step {step} in {dir} is in memory, but not restored: {reason}; restoring an older step"
+            "warning: checkpoints: step {step} in {dir} is in memory, but not restored: {reason}; restoring what all \
+             ranks have in memory, or else the newest step on disk"
         ),
     }
 }

@@ -1,4 +1,5 @@
-//! Hangs of the job: every node takes the stacks of its workers, the shell judges them, and the policy is carried out.
+//! Hangs of the job: every node takes the stacks of its workers, the job master merges and analyzes them, and the policy
+//! (on hang) is carried out.
 //!
 //! ```text
 //! TrainingStalled -> Dumping --all dumps, or the timeout--> Judging --HangJudged--> Declared --TrainingAdvanced--> over

@@ -26,6 +26,11 @@ enum Departure {
     StartedAgain,
 }
 
+/// Workers of a node failed while the connection of another member was broken.
+fn failed_after(reason: &str, broken: &NodeName) -> String {
+    format!("{reason}, after the connection of {broken} to the job master broke")
+}
+
 impl Job {
     /// Workers of a node failed: every other member is notified at once, not when the first has stopped.
     pub(super) fn on_workers_failed(
@@ -44,12 +49,7 @@ impl Job {
                 });
                 let follows = broken.is_some();
                 let reason = match broken {
-                    Some(broken) => {
-                        format!(
-                            "{reason}, after the connection of {} to the job master broke",
-                            self.name_of(broken)
-                        )
-                    }
+                    Some(broken) => failed_after(&reason, &self.name_of(broken)),
                     None => reason,
                 };
                 self.fails_first(first);

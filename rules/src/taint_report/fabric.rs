@@ -46,18 +46,21 @@ impl TaintReport {
             let rack = self.rack(*rack);
             write!(
                 f,
-                "\n  switch of {rack}: down, its nodes do not even reach each other; no node is tainted for it"
+                "\n  switch of {rack}: down (its nodes do not even reach each other); no node is tainted for it"
             )?;
         }
         for pod in &outcome.pods {
             let pod = self.pod_name(*pod);
-            write!(f, "\n  {pod}: down, its nodes reach no other pod; no node is tainted for it")?;
+            write!(
+                f,
+                "\n  paths out of {pod}: down (its nodes reach no other pod); no node is tainted for it"
+            )?;
         }
         for PartialUplink { rack, dead, tested } in &outcome.partial_uplinks {
             let rack = self.rack(*rack);
             write!(
                 f,
-                "\n  uplinks of {rack}: partly down, {dead} of {tested} tested pairs failed each time; no node is \
+                "\n  uplinks of {rack}: partly down ({dead} of {tested} tested pairs failed each time); no node is \
                  tainted for it"
             )?;
         }
@@ -137,10 +140,10 @@ mod tests {
             Some(Cut { left_out: vec![0], message: "asw-0 and asw-1 do not reach each other".into() });
         let table = report.to_string();
         for line in [
-            "\n  switch of asw-1: down, its nodes do not even reach each other; no node is tainted for it",
-            "\n  pod psw-0: down, its nodes reach no other pod; no node is tainted for it",
-            "\n  pod 3: down, its nodes reach no other pod; no node is tainted for it",
-            "\n  uplinks of asw-0: partly down, 3 of 8 tested pairs failed each time; no node is",
+            "\n  switch of asw-1: down (its nodes do not even reach each other); no node is tainted for it",
+            "\n  paths out of pod psw-0: down (its nodes reach no other pod); no node is tainted for it",
+            "\n  paths out of pod 3: down (its nodes reach no other pod); no node is tainted for it",
+            "\n  uplinks of asw-0: partly down (3 of 8 tested pairs failed each time); no node is",
             "\n  ambiguous: node number 0 (host-a, 10.0.0.1) or the path asw-0 - asw-1 or the switch of rack 7; no node is",
             "\n  cut: asw-0 and asw-1 do not reach each other; cannot train with the others: node number 0 (host-a, 10.0.0.1)",
         ] {

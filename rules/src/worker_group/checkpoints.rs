@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Effect, State, WorkerGroup};
 use crate::{
-    checkpoints::{CheckpointNotice, CheckpointProgress, CheckpointReport, RunningWrite},
+    checkpoints::{CheckpointNotice, CheckpointProgress, CheckpointReport, MOST_LOSSES, RunningWrite},
     failure::Outcome,
     ids::Round,
     notice::Notice,
@@ -39,9 +39,6 @@ const TELL_AFTER: Duration = Duration::from_secs(1);
 
 /// For the saver's last answer.
 const ANSWER: Duration = Duration::from_secs(1);
-
-/// Savers that may die in a round. What kills so many kills the next one too.
-const MOST_LOSSES: u32 = 3;
 
 /// How often the progress of a write is reported.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
@@ -294,7 +291,7 @@ impl WorkerGroup {
         }
         match order {
             Order::Commit { dir, step, .. } => {
-                let reason = "the saver of the node that was to write the manifest has ended".to_owned();
+                let reason = "the saver of the node that was to write the manifest has exited".to_owned();
                 let notice = CheckpointNotice::NoSaver { dir: dir.clone(), step };
                 let failed = CheckpointReport::Failed { dir, step, shard: None, saved_in: None, reason };
                 let notice = Effect::Notify(Notice::Checkpoints(notice));

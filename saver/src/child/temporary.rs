@@ -67,7 +67,10 @@ impl Temporary {
         }
         Err(io::Error::new(
             io::ErrorKind::AlreadyExists,
-            format!("{NAMES} files beside {} are being written by other processes", target.display()),
+            format!(
+                "all {NAMES} temporary names of {} are taken; remove its {MARK} files that no process is writing",
+                target.display()
+            ),
         ))
     }
 

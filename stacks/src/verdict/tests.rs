@@ -227,7 +227,7 @@ fn states_of_processes() {
                     ..RankDump::new(6, 8)
                 }
             },
-            "rank 6 is in uninterruptible sleep (D), waits in rpc_wait_bit_killable",
+            "rank 6 is in uninterruptible sleep (D), waiting in rpc_wait_bit_killable",
         ),
         (
             |dump| {

@@ -141,7 +141,7 @@ async fn accept(listener: Rc<TcpListener>, hub: Rc<RefCell<Hub>>, allowed: Optio
             // The client gave up while it was in the queue.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
-                warn!(%error, "store connection not accepted");
+                warn!(%error, "cannot accept a connection to the workers' store; retrying");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

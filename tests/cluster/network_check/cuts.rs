@@ -81,7 +81,10 @@ fn a_cut_that_leaves_too_few_nodes_fails_the_job_and_is_named() {
     assert!(words.contains("asw-0") || words.contains("asw-1"), "switches have the file's names: {words}");
     for outcome in job.fails(nodes, 202).iter().take(5) {
         let output = &outcome.stderr;
-        assert!(output.contains(&format!("the network check found broken paths: {words}. ")), "{output}");
+        assert!(
+            output.contains(&format!("the network check found paths that are down: {words}. ")),
+            "{output}"
+        );
         assert!(output.contains(". 3 of 5 nodes can train together; the job needs 5"), "{output}");
     }
 }
@@ -106,10 +109,13 @@ fn a_cut_path_is_a_warning_with_the_proceed_policy() {
     assert!(report.nodes.iter().all(|node| !node.excluded), "{report:#?}");
     let _world = job.first_world(5);
     for node in &nodes {
-        let _said =
-            job.await_output(node, "; warning: the job trains over broken paths (on bad path: proceed): ");
+        let _said = job.await_output(
+            node,
+            "; warning: the job trains over paths that are down (on bad path: proceed): ",
+        );
     }
-    let _said = job.await_master_log("warning: 5 nodes train over broken paths (on bad path: proceed): ");
+    let _said =
+        job.await_master_log("warning: 5 nodes train over paths that are down (on bad path: proceed): ");
     let _end = job.ends_well(nodes);
 }
 

@@ -99,7 +99,7 @@ fn the_weight_bounds_the_pickle() {
         let Ok(pickle) = pickle::tree(&source, &meta.tree) else { continue };
         let length = Size::Value { weight: weight(&meta.tree) }.length();
         assert!(pickle.plan.len() + BOX_OVERHEAD <= length, "{} of {length}: {node}", pickle.plan.len());
-        assert_eq!(boxed(&source, &meta.tree, length).unwrap().len(), length);
+        assert_eq!(boxed(&source, &Tree::None, &meta.tree, length).unwrap().len(), length);
     }
 }
 
@@ -139,7 +139,7 @@ fn what_no_folder_has_is_refused() {
     let fault = items(transposed, r#"["w",{"T":0}]"#).unwrap_err();
     assert_eq!(fault.to_string(), "the tensor `w` is not contiguous; a folder has contiguous tensors only");
     let inside = items(r#"["w","int8",[1],0,1]"#, r#"["w",{"l":[{"T":0}]}]"#).unwrap_err();
-    assert_eq!(inside, FormatError::TensorInValue);
+    assert_eq!(inside, FormatError::TensorInValue { name: "w".to_owned() });
 }
 
 #[test]

@@ -32,7 +32,8 @@ fn reports_that_cannot_be_are_refused() {
 fn shards_that_disagree_are_not_one_step() {
     let mut job = job(&["a", "b"]);
     job.persisted("a", 5, 0, 2);
-    let reason = "shard 1 belongs to a state of 3 shards, the other shards of the step to a state of 2";
+    let reason =
+        "shard 1 belongs to a state with n_shards=3, the other shards of the step to one with n_shards=2";
     assert_eq!(job.persisted("b", 5, 1, 3)[0], note_failed(5, reason));
     // Two shards in one file.
     let mut same = file(6, 1, 2);

@@ -214,7 +214,7 @@ fn what_is_newer_than_what_is_restored_does_not_count_later() {
     let states = vec![("a", vec![copy(0, &[30, 40], &[40])]), ("b", vec![copy(2, &[30], &[])])];
     let (points, effects) = next_round(&mut job, states);
     assert_eq!(points, [memory(30)]);
-    let reason = "training continues from an older step, which all ranks have in memory";
+    let reason = "training continues from another step";
     let expected = [
         vec![note_saved(40), send("a", persist(40)), note_failed(40, reason)],
         to_all(&["a", "b"], &fail(40, reason)),

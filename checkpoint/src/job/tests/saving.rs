@@ -96,7 +96,7 @@ fn a_step_that_takes_too_long_fails() {
     job.on_persisted(now(10), &"a", &dir(), 5, (0, 0), file(5, 0, 2));
     assert_eq!(job.deadline(), Some(now(610)));
     assert_eq!(job.on_deadline(now(609)), []);
-    let reason = "only 1 of 2 shards were on disk after 600 s; check the disks of the other nodes";
+    let reason = "shards on disk after 600 s: 1 of 2; check the disks of the nodes whose shards are missing";
     assert_eq!(job.on_deadline(now(610)), [note_failed(5, reason), send("a", fail(5, reason))]);
 }
 

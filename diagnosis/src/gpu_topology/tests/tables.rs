@@ -38,9 +38,9 @@ fn what_is_no_table_is_refused_with_a_sentence() {
     for (text, message) in [
         (String::new(), "no topology table"),
         ("nvidia-smi: command not found".into(), "no topology table"),
-        (rows(&[]), "3 columns and 0 rows"),
-        (rows(&[zero, one]), "3 columns and 2 rows"),
-        (rows(&[zero, one, two, "GPU3\tSYS\tSYS\tSYS"]), "3 columns and 4 rows"),
+        (rows(&[]), "columns: 3, rows: 0"),
+        (rows(&[zero, one]), "columns: 3, rows: 2"),
+        (rows(&[zero, one, two, "GPU3\tSYS\tSYS\tSYS"]), "columns: 3, rows: 4"),
         (rows(&[zero, two, one]), "found row GPU2, expected row GPU1"),
         (rows(&[zero, one, one]), "found row GPU1, expected row GPU2"),
         (rows(&[zero, "GPU1\tNV1", two]), "row GPU1 has 1 of 3"),

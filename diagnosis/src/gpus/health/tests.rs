@@ -164,7 +164,7 @@ fn a_hanging_device_that_the_job_does_not_use_excludes_no_node() {
         let Health::Fit { notes } = judge(&inventory, &terms(2, Some(list)), Duration::ZERO) else {
             panic!()
         };
-        assert_eq!(notes, ["GPU 7 (NVIDIA H100) did not answer a query of its state"], "{list}");
+        assert_eq!(notes, ["the query of the accelerators stopped at GPU 7 (NVIDIA H100)"], "{list}");
     }
     // Of these it is not known whether it is one of them.
     for list in [None, Some("0,7"), Some("GPU-00,GPU-70"), Some("MIG-a")] {

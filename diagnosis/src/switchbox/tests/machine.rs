@@ -28,7 +28,7 @@ fn all_at_once_and_the_doubtful_alone() {
     let alone: Vec<bool> = finding.pairs.iter().map(|pair| pair.alone).collect();
     assert_eq!(alone, [false, true, false, true]);
     let values: Vec<usize> = finding.pairs.iter().map(|pair| pair.values.len()).collect();
-    assert_eq!(values, [5; 4], "what was seen beside others does not count");
+    assert_eq!(values, [5; 4], "what was seen alongside other pairs does not count");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn a_pair_measured_alone_too_rarely_is_not_bad() {
     );
     assert_eq!(
         of(7),
-        "untested, no time was left to measure it alone; 3000.0 to 3000.0 MB/s in 1 run beside others"
+        "untested, no time was left to measure it alone; 3000.0 to 3000.0 MB/s in 1 run alongside other pairs"
     );
     // Few enough are needed: the others are in the notes, and the node trains.
     let few = SwitchboxFinding { min_channels: 6, ..finding };

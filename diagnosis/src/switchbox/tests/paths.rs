@@ -14,7 +14,7 @@ fn troubles(finding: &SwitchboxFinding) -> Vec<Option<Trouble>> {
     finding.pairs.iter().map(|it| it.wrong.as_ref().map(|it| it.trouble)).collect()
 }
 
-const UNKNOWN_MODEL: &str = "no pair went over a link, and whether this model of accelerator should have one is not known: \
+const UNKNOWN_MODEL: &str = "no pair used a link, and whether this model of accelerator should have one is not known: \
                              set the switchbox path to the path that the bytes must take";
 
 #[test]
@@ -54,8 +54,8 @@ fn where_all_fell_back_the_model_tells_what_should_be_there() {
 fn cards_of_the_bus_pass_over_it_and_unknown_models_do_with_a_note() {
     for path in [Path::Pcie, Path::Host] {
         for (model, remark) in [
-            ("NVIDIA H100 PCIe", "no pair went over a link, and NVIDIA H100 PCIe is not known to have one"),
-            ("NVIDIA L40S", "no pair went over a link, and NVIDIA L40S is not known to have one"),
+            ("NVIDIA H100 PCIe", "no pair used a link, and NVIDIA H100 PCIe is not known to have one"),
+            ("NVIDIA L40S", "no pair used a link, and NVIDIA L40S is not known to have one"),
             ("Abacus 3000", UNKNOWN_MODEL),
             ("", UNKNOWN_MODEL),
         ] {

@@ -62,8 +62,8 @@ fn sentence(tally: &Tally) -> String {
         .collect();
     let reasons = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join(", ")) };
     format!(
-        "{}: {} healthy tainted, {} healthy excluded (not cut off), {missed} missed{reasons}; wrong names: {}; \
-         over the bound of rounds: {}; disconnected pairs in the job: {}",
+        "{}: healthy nodes tainted: {}, healthy nodes excluded (not cut off): {}, faults missed: {missed}{reasons}; \
+         elements named though they work: {}; runs with too many rounds: {}; disconnected pairs in the job: {}",
         count(usize::try_from(tally.runs).unwrap_or(usize::MAX), "run"),
         of(Flaw::HealthyTainted),
         of(Flaw::HealthyExcluded),
@@ -139,7 +139,7 @@ pub(super) fn sweep(seed: u64, rows: &[(String, Tally)]) -> String {
     });
     let examples: Vec<String> = examples.collect();
     if !examples.is_empty() {
-        text.push_str("\nThe first run of each:\n");
+        text.push_str("\nThe first run with each flaw, by kind:\n");
     }
     examples.iter().take(MAX_EXAMPLES).for_each(|example| text.push_str(example));
     if examples.len() > MAX_EXAMPLES {
@@ -152,8 +152,9 @@ fn explained(seed: u64) -> String {
     format!(
         "All numbers are runs; the clusters are drawn by --seed {seed}. `missed`: a fault made a test fail, but is not \
          named. `never shown`: a\nfault is not named, but it was not tested while it was broken, or passed its tests, \
-         or the check calls it inconclusive.\n`disconnected pairs`: the job would start with nodes that \
-         failed to reach each other in the check."
+         or the check calls it inconclusive.\n`wrong names`: an element is named that works. `over bound`: more rounds \
+         than such faults may take.\n`disconnected pairs`: the job would start with nodes that failed to reach each \
+         other in the check."
     )
 }
 

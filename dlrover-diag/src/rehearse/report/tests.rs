@@ -33,7 +33,7 @@ fn faults_that_were_not_found_are_reported() {
             "--nodes 8 --slow-compute 2:1.5",
             "not found: node 2 (slow to compute): it took 1.50 times as long as",
         ),
-        ("--nodes 2 --faulty 0", "not found: node 0 (faulty): inconclusive, not enough is known"),
+        ("--nodes 2 --faulty 0", "not found: node 0 (faulty): inconclusive: not enough is known"),
         ("--nodes 8 --dead-uplink 0", "not found: rack 0 (cut off): never tested with another rack"),
     ] {
         let (text, document) = said(line);
@@ -109,7 +109,7 @@ fn findings_are_in_table_and_document() {
          test fails \
          with probability 0.5; noise 0\n",
         "rack 1: none of its nodes can be reached, not even from within the rack\n",
-        "pod 0: cut off from the others\n",
+        "pod 0: every path out of it is down\n",
         "rack 3: part of its uplinks is down; 2 of 4 pairs with other racks failed\n",
         "ambiguous: node 9 or link 9-10 or uplink of rack 2\n",
         "cut: pod 0 reaches itself only\n",

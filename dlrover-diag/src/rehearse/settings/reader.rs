@@ -79,7 +79,7 @@ fn faults(
 
 /// `NODE`, `random` or `random:COUNT`.
 pub(super) fn numbers(list: List<'_>, what: &str, count: u32, kind: FaultKind) -> Result<Vec<Fault>, Wrong> {
-    let range = format!("{what}, 0 to {}, or random:COUNT", count - 1);
+    let range = format!("a {what} from 0 to {}, or random:COUNT", count - 1);
     faults(list, &range, |value| Some((some(value, count)?, kind)))
 }
 

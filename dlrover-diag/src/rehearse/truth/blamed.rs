@@ -41,7 +41,7 @@ impl fmt::Display for Blamed {
                 write!(f, "found at fault, though it is healthy: node {node}: {verdict}, tainted")
             }
             (false, false) => {
-                write!(f, "found at fault, though it is healthy: node {node}: {verdict}, not tainted")
+                write!(f, "excluded, though it is healthy: node {node}: {verdict}, not tainted")
             }
         }
     }

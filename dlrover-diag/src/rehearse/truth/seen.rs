@@ -84,7 +84,7 @@ impl<'a> Seen<'a> {
                 (Reason::Shown, "reported as unreachable, but reachable in the simulation".into())
             }
             (Some(NodeVerdict::Inconclusive), ..) => {
-                (Reason::Undecided, "inconclusive, not enough is known".into())
+                (Reason::Undecided, "inconclusive: not enough is known".into())
             }
             (_, tests, 0) => (Reason::Passed, format!("it passed all its tests ({tests})")),
             (_, tests, failed) => {

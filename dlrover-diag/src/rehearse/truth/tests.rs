@@ -191,7 +191,7 @@ fn healthy_nodes_that_are_blamed_are_told() {
     let words: Vec<String> = truth.blamed.iter().map(Blamed::to_string).collect();
     let expected = [
         "found at fault, though it is healthy: node 2: fault, tainted",
-        "found at fault, though it is healthy: node 3: flaky, not tainted",
+        "excluded, though it is healthy: node 3: flaky, not tainted",
         "excluded, since the simulated fault cuts it off: node 4: unreachable",
     ];
     assert_eq!(words[..3], expected);

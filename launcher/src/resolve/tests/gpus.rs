@@ -153,7 +153,7 @@ fn an_unknown_topology_changes_nothing_and_is_reported_on_one_line() {
     host.accelerators.notes = vec!["no answer within 2 s; last step: /usr/bin/nvidia-smi topo -m".into()];
     assert_eq!(
         says(&host, flags),
-        "the inspection of this node's GPUs timed out: no answer within 2 s; last step: /usr/bin/nvidia-smi topo -m"
+        "the query of this node's GPUs had no result: no answer within 2 s; last step: /usr/bin/nvidia-smi topo -m"
     );
     let mut host = FakeHost::new();
     host.accelerators.notes = vec!["no NVML: it is not here".into(), "no nvidia-smi on PATH".into()];
@@ -182,7 +182,7 @@ fn a_file_stands_in_for_what_is_told() {
     let env = [("CUDA_VISIBLE_DEVICES", "3,4,5,6")];
     assert_eq!(chosen(&host, &env, flags).0, some("44,55,66,33"));
     let (_, lines) = chosen(&host, &[], "--gpu-select=topology --gpu-topology=/gbps.csv");
-    assert!(lines[0].ends_with("the topology has 2 GPUs, but this node has 8"), "{lines:?}");
+    assert!(lines[0].ends_with("the number of GPUs in the topology is 2, but this node has 8"), "{lines:?}");
     let (_, lines) = chosen(&host, &[], "--gpu-select=topology --gpu-topology=/missing");
     assert!(lines[0].contains("/missing: No such file"), "{lines:?}");
     // Without an answer, the driver's files list the GPUs.

@@ -32,7 +32,8 @@ pub(super) fn take(collector: &mut Collector<'_>, tool: &Path) {
 pub(crate) fn read(text: &str, count: usize) -> Result<Matrix, String> {
     let matrix = Matrix::parse(text).map_err(|why| why.to_string())?;
     if matrix.size() != count {
-        return Err(format!("the topology has {} GPUs, but this node has {count}", matrix.size()));
+        let size = matrix.size();
+        return Err(format!("the number of GPUs in the topology is {size}, but this node has {count}"));
     }
     // Numbers of a measurement, which no tool prints.
     matrix.link(0, 0).ok_or_else(|| BadMatrix::NoTable.to_string())?;
@@ -48,7 +49,7 @@ mod tests {
         let table = include_str!("../../../../diagnosis/src/gpu_topology/fixtures/f_c500.txt");
         assert_eq!(read(table, 8).unwrap().link(0, 1).unwrap().to_string(), "MX");
         for (text, count, message) in [
-            (table, 4, "the topology has 8 GPUs, but this node has 4"),
+            (table, 4, "the number of GPUs in the topology is 8, but this node has 4"),
             ("no table", 2, "no topology table found"),
             ("", 2, "no topology table found"),
             ("0,9\n9,0\n", 2, "no topology table found"),

@@ -39,11 +39,14 @@ pub enum RingError {
     /// The system has no room for another thread.
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
+    /// A thread that should run as long as the ring does has ended.
+    #[error("a thread of this program has ended; this is a bug: report it with this message")]
+    ThreadEnded,
     /// There was no connection to the peer within the timeout.
     #[error("cannot connect to {peer}: {reason}")]
     CannotConnect { peer: Peer, reason: String },
     /// The program at the address is not a probe of this version.
-    #[error("no dlrover-diag pair --listen of this version answers at {}: {reason}", peer.address)]
+    #[error("the peer at {} does not answer as dlrover-diag pair --listen of this version: {reason}", peer.address)]
     NotAProbe {
         peer: Peer,
         /// Its behaviour.

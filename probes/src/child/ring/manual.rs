@@ -69,9 +69,7 @@ impl PairListener {
                 RecvTimeoutError::Timeout => {
                     RingError::NoPeer { seconds: within.unwrap_or_default().as_secs() }
                 }
-                RecvTimeoutError::Disconnected => {
-                    RingError::Thread(std::io::Error::other("the acceptor has ended"))
-                }
+                RecvTimeoutError::Disconnected => RingError::ThreadEnded,
             })?;
             if accept(&hello, &stream).is_err() {
                 continue;

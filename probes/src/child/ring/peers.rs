@@ -129,7 +129,7 @@ pub(super) fn connect_peers(plan: &RingPlan, acceptor: &Acceptor) -> Result<[Rin
             match dialled.try_recv() {
                 Ok(stream) => ahead = Some(stream?),
                 Err(mpsc::TryRecvError::Empty) => {}
-                Err(mpsc::TryRecvError::Disconnected) => return Err(no_thread()),
+                Err(mpsc::TryRecvError::Disconnected) => return Err(RingError::ThreadEnded),
             }
         }
         if ahead.is_some() && behind.is_some() {
@@ -146,19 +146,15 @@ pub(super) fn connect_peers(plan: &RingPlan, acceptor: &Acceptor) -> Result<[Rin
                 let _gone = stream.write_all(&hello.answer(Kind::Rejected).encode());
             }
             Err(mpsc::RecvTimeoutError::Timeout) => {}
-            Err(mpsc::RecvTimeoutError::Disconnected) => return Err(no_thread()),
+            Err(mpsc::RecvTimeoutError::Disconnected) => return Err(RingError::ThreadEnded),
         }
     }
-    let (Some(ahead), Some(behind)) = (ahead, behind) else { return Err(no_thread()) };
+    let (Some(ahead), Some(behind)) = (ahead, behind) else { return Err(RingError::ThreadEnded) };
     let before = Peer { index: previous, address: plan.address(previous) };
     Ok([
         RingConnection::new(ahead, peer, true, plan.me as u64),
         RingConnection::new(behind, before, false, previous as u64),
     ])
-}
-
-fn no_thread() -> RingError {
-    RingError::Thread(io::Error::other("a thread of the probe has ended"))
 }
 
 /// How long dialling may take.

@@ -69,32 +69,31 @@ struct Facts {
 impl Facts {
     fn words(&self, pid: i32) -> String {
         match (self.user, self.own_user) {
+            // Neither the capability nor the user matters then.
+            _ if self.yama == Some(3) => {
+                "kernel.yama.ptrace_scope is 3: no program may read the memory of another process until the next \
+                 boot; boot with a lower value"
+                    .to_owned()
+            }
             (Some(user), Some(own)) if user != own && !self.may_trace => format!(
                 "process {pid} belongs to user {user}, and this program runs as user {own} without CAP_SYS_PTRACE; \
                  run it as user {user} or as root, or {REMEDY}"
             ),
-            _ if self.may_trace => match self.yama {
-                Some(3) => {
-                    "kernel.yama.ptrace_scope is 3, which forbids it for all programs until the next boot; \
-                            boot with a lower value"
-                        .to_owned()
-                }
-                _ => format!(
-                    "this program has CAP_SYS_PTRACE, but a security module or another user namespace forbids it for process \
-                     {pid}; see the kernel log and the profiles of AppArmor, SELinux and seccomp"
-                ),
-            },
+            _ if self.may_trace => format!(
+                "this program has CAP_SYS_PTRACE, but a security module or another user namespace denies access to \
+                 process {pid}; see the kernel log and the profiles of AppArmor, SELinux and seccomp"
+            ),
             _ => match self.yama {
                 Some(1) => format!(
                     "kernel.yama.ptrace_scope is 1, and process {pid} is not a descendant of this program; set it to 0, or {REMEDY}"
                 ),
-                Some(scope @ (2 | 3)) => format!("kernel.yama.ptrace_scope is {scope}; {REMEDY}"),
+                Some(2) => format!("kernel.yama.ptrace_scope is 2; {REMEDY}"),
                 _ if self.owner == Some(0) && self.user != Some(0) => format!(
                     "process {pid} is not dumpable (prctl PR_SET_DUMPABLE, or a program with other privileges); {REMEDY}"
                 ),
                 _ => format!(
                     "this program has no CAP_SYS_PTRACE, and the process has other privileges, or a security module \
-                     forbids it; {REMEDY}"
+                     denies access to it; {REMEDY}"
                 ),
             },
         }
@@ -123,7 +122,9 @@ mod tests {
              CAP_SYS_PTRACE (in Kubernetes: securityContext.capabilities.add: [SYS_PTRACE])"
         );
         assert!(words(0, 0, false, Some(2), 0).starts_with("kernel.yama.ptrace_scope is 2; add"));
-        assert!(words(0, 0, true, Some(3), 0).contains("until the next boot"));
+        for (own_user, may_trace) in [(0, true), (0, false), (1001, false)] {
+            assert!(words(0, own_user, may_trace, Some(3), 0).contains("until the next boot"));
+        }
         assert!(words(1000, 1000, false, Some(0), 0).contains("not dumpable"));
         assert!(words(0, 0, false, None, 0).contains("has no CAP_SYS_PTRACE"));
         assert!(words(0, 0, true, None, 0).contains("AppArmor"));

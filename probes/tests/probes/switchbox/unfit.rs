@@ -39,7 +39,7 @@ async fn default_pairs_on_a_host_of_four_are_invalid_and_not_a_fault() {
     made.tree(&[0, 1, 2, 3]);
     let of = |are_pairs_given| Settings { are_pairs_given, ..settings() };
     let message = "the switchbox cannot be checked: this host has 4 accelerators, and the default \
-                 pairs 0:1 2:4 3:5 6:7 ask for 8 sockets, of which 2:4 3:5 6:7 lack an accelerator";
+                 pairs 0:1 2:4 3:5 6:7 need an accelerator on each of 8 sockets (pairs that lack one: 2:4 3:5 6:7), so";
     let (found, _) = check(SwitchboxTask { settings: of(false), ..made.task() }).await;
     let said = found.unwrap_err().to_string();
     assert!(said.starts_with(message), "{said}");
@@ -87,7 +87,7 @@ async fn the_model_decides_when_all_links_fell_back() {
         let models = if model.is_empty() { Vec::new() } else { vec![model.to_owned()] };
         let finding = by(&line, Settings { models, ..settings() }).await;
         assert_eq!(finding.status(), status, "{document} {model}: {finding}");
-        let has_note = finding.to_string().contains("no pair went over a link");
+        let has_note = finding.to_string().contains("no pair used a link");
         assert_eq!(has_note, status == SwitchboxStatus::Ok, "{finding}");
     }
 }

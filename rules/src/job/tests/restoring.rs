@@ -93,7 +93,7 @@ fn a_state_older_than_the_job_is_reported_to_every_node_and_in_the_log() {
     );
     assert_eq!(test.resume("b", 3, &["a", "b"], WorkersState::Running), [told("b")]);
     let message = why.to_string();
-    assert!(message.contains("older than the job") && message.contains("round 1"), "{message}");
+    assert!(message.contains("out of date") && message.contains("round 1"), "{message}");
     let message = log.to_string();
     assert!(message.contains("is in round 3") && message.contains("state directory"), "{message}");
     // Not so one that was merely late.

@@ -114,8 +114,8 @@ fn with_too_few_on_the_larger_side_the_job_fails_by_name_at_once() {
     assert_eq!(
         message,
         format!(
-            "the network check found broken paths: {WORDS}. 2 of 4 nodes can train together; the job needs 3; no node is \
-             tainted. Check the switches and cables on the broken paths first"
+            "the network check found paths that are down: {WORDS}. 2 of 4 nodes can train together; the job needs 3; no \
+             node is tainted. Check first the switches and cables on the paths that are down"
         )
     );
     let _unit = severed(policy(), 2, 4, OnBadPath::Exclude).fails(2, 4, &CutEnd::TooFew);
@@ -156,7 +156,7 @@ fn a_cut_fails_the_job_if_that_is_the_policy() {
 fn all_train_over_a_cut_with_a_warning_if_that_is_the_policy() {
     let mut cut = severed(policy(), 4, 1, OnBadPath::Proceed);
     assert!(cut.excluded().is_empty());
-    let warning = format!("warning: 4 nodes train over broken paths (on bad path: proceed): {WORDS}");
+    let warning = format!("warning: 4 nodes train over paths that are down (on bad path: proceed): {WORDS}");
     let logs = cut.effects.iter().filter_map(|effect| match effect {
         Effect::Log(log) => Some(log.to_string()),
         _ => None,
@@ -166,7 +166,7 @@ fn all_train_over_a_cut_with_a_warning_if_that_is_the_policy() {
     assert!(told.starts_with("network check passed: 4 nodes"), "{told}");
     assert!(
         told.ends_with(&format!(
-            "; warning: the job trains over broken paths (on bad path: proceed): {WORDS}"
+            "; warning: the job trains over paths that are down (on bad path: proceed): {WORDS}"
         )),
         "{told}"
     );
