@@ -219,13 +219,15 @@ fn document(dump: &RankDump) -> Vec<u8> {
         main.cloned().into_iter().collect()
     };
     let mut notes = dump.notes.clone();
-    notes.push("other threads were left out, since the stacks of this rank exceed 1 MiB".to_owned());
+    notes.push(
+        "other threads were left out, since the stacks exceed 1 MiB (the maximum for each rank)".to_owned(),
+    );
     let small = RankDump { python: first(&dump.python), native: first(&dump.native), notes, ..dump.clone() };
     let small = small.to_json().into_bytes();
     if small.len() <= MAX_RANK_BYTES {
         return small;
     }
-    let why = "the stacks of this rank exceed 1 MiB";
+    let why = "the stacks exceed 1 MiB (the maximum for each rank)";
     RankDump { host: dump.host.clone(), ..RankDump::unread(dump.rank, dump.world_size, why) }
         .to_json()
         .into_bytes()

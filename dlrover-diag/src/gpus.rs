@@ -4,6 +4,7 @@ use std::{fs, io, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::value_parser;
 use diagnosis::{
+    counted::counted,
     gpu_topology::LinkKind,
     gpus::{
         Gpu, GpuTrouble, Host, Inventory, gigabytes,
@@ -185,7 +186,7 @@ fn state(gpu: &Gpu, busy_permille: u32) -> String {
         states.push(format!("throttled: {}", gpu.throttled.join(", ")));
     }
     for xid in &gpu.xids {
-        states.push(format!("Xid {} ({} times)", xid.code, xid.count));
+        states.push(format!("Xid {} ({})", xid.code, counted(xid.count, "time")));
     }
     if states.is_empty() { "ok".into() } else { states.join("; ") }
 }

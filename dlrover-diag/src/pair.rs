@@ -36,8 +36,11 @@ enum PairError {
         #[source]
         source: io::Error,
     },
-    /// Fewer checks than were asked for here.
-    #[error("the peer left after {done} of {of} checks: give the same --repeat on both hosts")]
+    /// There was no connection for the next of several checks: the peer has exited, or the network failed.
+    #[error(
+        "no connection to the peer after {done} of {of} checks (if the peer has exited, give the same --repeat \
+         on both hosts)"
+    )]
     Left {
         /// What was done.
         done: u32,

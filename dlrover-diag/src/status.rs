@@ -215,7 +215,7 @@ async fn follow(
                 pause = Duration::ZERO;
                 continue;
             }
-            Ok(None) => "the job master has ended".to_owned(),
+            Ok(None) => "the connection was closed".to_owned(),
             Err(error) => rules::chain(&error).to_string(),
         };
         if let Some(end) = last.as_ref().and_then(|status| status.end.as_ref()) {

@@ -23,13 +23,14 @@ Environment:
   the virtual environment's, or the first on PATH. HOST_PORTS limits MASTER_PORT to some ports,
   such as 20000,20010-20020.
 
-Several nodes, in order of precedence:
+Rendezvous, in order of precedence:
   --standalone: this node alone. DLROVER_MASTER_ADDR=HOST:PORT: the job master there, with the rank
   that NODE_RANK asks for and ELASTIC_JOB_NAME as run id (else --rdzv-id, else none); rendezvous
   and master options are ignored. --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, or --node-rank
-  --master-addr --master-port: torchrun's flags, the same on every node. When no job master listens
-  there yet, the launcher whose host is HOST serves it, and exits last. GANG_MIN_AVAILABLE is the
-  default of --nnodes, GANG_SCHEDULE_TIMEOUT (seconds) that of join_timeout.
+  --master-addr --master-port: torchrun's flags, the same on every node but for --node-rank. When
+  no job master listens there yet, the launcher whose host is HOST serves it, and exits last.
+  GANG_MIN_AVAILABLE is the default of --nnodes, GANG_SCHEDULE_TIMEOUT (seconds) that of
+  join_timeout.
 
 Spelling:
   Every --two-words may be written --two_words, or abbreviated if the abbreviation is unambiguous.
@@ -44,7 +45,7 @@ Exit codes:
        unreachable for that long
   201  a network check excluded this node: broken, unreachable, or slow
   202  a network check cannot find which node is at fault (--on-inconclusive), or nodes are cut off
-       from each other and too few of them can train together (--on-bad-path)
+       from each other (--on-bad-path)
   203  a network check found more nodes at fault than --taint-guard allows
   With --propagate-exit-code a failed run exits with the root cause's own code: 128+N for signal N,
   247 when the kernel's OOM killer killed it.
@@ -96,7 +97,7 @@ pub fn command() -> Command {
             Arg::new("training_script_args")
                 .value_name("training_script_args")
                 .help_heading("What to run")
-                .help("Its arguments, passed on as they are")
+                .help("Its arguments")
                 .num_args(0..)
                 .trailing_var_arg(true)
                 .allow_hyphen_values(true),

@@ -10,7 +10,7 @@ use crate::{cli::Given, gpu_choice::BadList, numa::CannotBind, resolve::redirect
 pub(crate) enum Invalid {
     #[error("`{given}` is neither on nor off: the option is set to 1 or 0")]
     PetSwitch { given: Given },
-    #[error("`{given}` is not valid UTF-8, which only --log-dir and the script's own arguments may be")]
+    #[error("`{given}` is not valid UTF-8, which this option requires")]
     NotUtf8 { given: Given },
     #[error("`{given}` is not in MIN:MAX format: give the number of nodes as N or MIN:MAX, such as 2 or 1:4")]
     Nnodes { given: Given },

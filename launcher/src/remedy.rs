@@ -1,7 +1,11 @@
 //! Remedies for a job that failed for a reason other than this node's workers.
 
 use diagnosis::exclusion::Exclusion;
-use rules::{failure::Failure, hang::HANG, verdict::JobFailure};
+use rules::{
+    failure::Failure,
+    hang::HANG,
+    verdict::{CutEnd, JobFailure},
+};
 
 use crate::{loopback, resolve::Rendezvous};
 
@@ -32,9 +36,17 @@ pub fn remedy(failure: &Failure, rendezvous: &Rendezvous) -> Option<String> {
              that others take their places."
                 .to_owned()
         }
-        Failure::Job(JobFailure::Cut { .. }) => {
+        Failure::Job(JobFailure::Cut { why: CutEnd::TooFew, .. }) => {
             "--on-bad-path=proceed trains with all nodes despite the paths that are down; --nnodes=MIN:MAX lets a \
              job begin with fewer nodes.".to_owned()
+        }
+        Failure::Job(JobFailure::Cut { why: CutEnd::Policy, .. }) => {
+            "--on-bad-path=exclude trains with the largest set of nodes that can reach each other; \
+             --on-bad-path=proceed trains with all nodes despite the paths that are down."
+                .to_owned()
+        }
+        Failure::Job(JobFailure::Cut { why: CutEnd::WithoutMaster(_), .. }) => {
+            "--on-bad-path=proceed trains with all nodes despite the paths that are down.".to_owned()
         }
         Failure::Job(JobFailure::MassFailure { .. }) => {
             "--taint-guard=SHARE of the job master sets the limit.".to_owned()

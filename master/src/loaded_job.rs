@@ -2,6 +2,7 @@
 
 use std::{future, path::Path, time::Instant};
 
+use diagnosis::counted::counted;
 use rules::{
     Moment,
     job::{Event, Job, Policy},
@@ -99,9 +100,10 @@ impl LoadedJob {
             log_line(
                 log,
                 format_args!(
-                    "the last {torn_bytes} bytes of the journal are an incomplete record: either the master died \
-                     while writing it, before it had replied to any node, or the file was truncated or changed \
-                     later; the job continues from the previous record, and the nodes report what is missing"
+                    "the journal ends with an incomplete record ({}): either the master died while writing it, \
+                     before it had replied to any node, or the file was truncated or changed later; the job \
+                     continues from the previous record, and the nodes report what is missing",
+                    counted(torn_bytes, "byte")
                 ),
             );
         }

@@ -115,7 +115,7 @@ impl fmt::Display for Pending {
                             f,
                             "The job continues without them {lease} s after their last messages if at least half of the \
                              round's nodes are connected; to continue now, stop their launchers or start replacements with their \
-                             node ranks (NODE_RANK)"
+                             node ranks"
                         );
                     }
                 };
@@ -125,8 +125,8 @@ impl fmt::Display for Pending {
                      are connected; to continue now, stop its launcher or start a replacement with "
                 )?;
                 match rank {
-                    Some(rank) => write!(f, "NODE_RANK={rank}"),
-                    None => f.write_str("its node rank (NODE_RANK)"),
+                    Some(rank) => write!(f, "node rank {rank}"),
+                    None => f.write_str("its node rank"),
                 }
             }
             Self::Spare { nodes } => {
@@ -182,6 +182,6 @@ mod tests {
         assert!(unknown.starts_with(start), "{unknown}");
         let node_id = crate::NodeId("a".into());
         let known = NodeName { rank: Some(NodeRank(5)), node_id, ..NodeName::of_unknown_members(Round(3)) };
-        assert!(pending(known).ends_with("start a replacement with NODE_RANK=5"));
+        assert!(pending(known).ends_with("start a replacement with node rank 5"));
     }
 }

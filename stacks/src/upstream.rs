@@ -36,7 +36,7 @@ pub enum Fault {
     Truncated,
     #[error("a number has more than 64 bits")]
     LongNumber,
-    #[error("there is no field with the number 0")]
+    #[error("a field has the number 0, which protobuf does not allow")]
     FieldZero,
     #[error("wire type {0} is not used by stack traces")]
     WireType(u8),

@@ -102,7 +102,7 @@ impl Sorted {
                 let why = dump
                     .notes
                     .first()
-                    .map_or_else(|| "it has no stacks".to_owned(), |why| words::printable(why));
+                    .map_or_else(|| "no stacks in the dump".to_owned(), |why| words::printable(why));
                 self.unread.entry(why).or_default().insert(rank);
             }
         }

@@ -45,7 +45,10 @@ fn workers_get_their_share_of_the_device_in_the_environment() {
     let outcomes = job.finish([run], 0);
     let output = &outcomes[0].stderr;
     assert!(
-        output.contains("this container has 10 of 80 units of accelerator 0, 0.062 for each of 2 workers"),
+        output.contains(
+            "this container has 10 of 80 units of accelerator 0, 0.062 of the accelerator's memory for each \
+             of 2 workers; "
+        ),
         "{output}"
     );
 }

@@ -29,7 +29,7 @@ fn a_torn_tail_is_tolerated() {
     job.restart_master(&["--reconnect-grace=20", &state]);
     let output = job.await_master_log("recovered job");
     assert!(
-        output.contains("the last 5 bytes of the journal are an incomplete record")
+        output.contains("the journal ends with an incomplete record (5 bytes)")
             && output.contains("or the file was truncated"),
         "{output}"
     );

@@ -93,8 +93,8 @@ impl Saver {
             (Some(rate), Some(needed)) if needed > grace_ms => (
                 Level::Warn,
                 format!(
-                    "; at {} MiB/s, the rate of the last write, that takes {} s, and the limit is {} s: not all of it may \
-                     be written",
+                    "; at {} MiB/s, the rate of the last write, that takes {} s, and the limit is {} s: some \
+                     of it may not be written in time",
                     mib(rate),
                     needed.div_ceil(1000),
                     grace_ms / 1000

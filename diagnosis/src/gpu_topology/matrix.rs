@@ -67,7 +67,10 @@ pub enum BadMatrix {
     #[error("row {row} of the bandwidth table: `{name}` is not a bandwidth in GB/s from 0 to 10000")]
     Number { row: usize, name: String },
     /// `X` must be on the diagonal only.
-    #[error("the topology table says {link} between GPU{one} and GPU{other}")]
+    #[error(
+        "the topology table says {link} between GPU{one} and GPU{other}; X is expected between a GPU and \
+         itself, and nowhere else"
+    )]
     Diagonal {
         /// The one.
         one: usize,

@@ -72,7 +72,7 @@ impl Truth {
         self.blamed.iter().filter(|node| node.cut_off && !node.tainted).count()
     }
 
-    /// Faults that failed a test and are not named.
+    /// Faults that tests showed and that are not named.
     pub(super) fn missed_though_shown(&self) -> usize {
         self.missed.iter().filter(|it| it.reason == Reason::Shown).count()
     }

@@ -68,7 +68,12 @@ pub(super) enum LocalError {
         #[source]
         source: io::Error,
     },
-    #[error("the job has ended with an unknown result: its launcher on this node (pid {pid}) has exited")]
+    /// A job was followed by a launcher of this node that has exited without the result of the job.
+    #[error(
+        "the launcher with pid {pid} has exited, and no other launcher of this job was found on this node, so \
+         the result of the job is unknown; if the job still runs on other nodes, give the address of the job \
+         master (HOST:PORT)"
+    )]
     Ended { pid: u32 },
     #[error("the launcher with pid {pid} has no status: {reason}")]
     Refused { pid: u32, reason: String },

@@ -37,7 +37,8 @@ pub(super) enum SourceError {
     Slow { limit: Duration },
     /// The master was reached once, and has not come back in time.
     #[error(
-        "no contact with the job master for {} s (--reconnect-timeout): the job has ended, or its master is gone",
+        "no contact with the job master for {} s (--reconnect-timeout): the job has ended, or the job master \
+         is down or unreachable",
         limit.as_secs()
     )]
     Away { limit: Duration },

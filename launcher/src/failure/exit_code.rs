@@ -29,8 +29,8 @@ pub const NO_RENDEZVOUS: u8 = 75;
 /// A network check excluded this node. DLRover's own master reads 201 as a hardware error.
 pub const EXCLUDED: u8 = 201;
 
-/// A network check could not find which node is at fault, or nodes are cut off from each other and too few of them can
-/// train together.
+/// A network check could not find which node is at fault, or nodes are cut off from each other and
+/// `--on-bad-path` fails the job.
 pub const INCONCLUSIVE: u8 = 202;
 
 /// A network check found more nodes at fault than `--taint-guard` allows.

@@ -76,7 +76,9 @@ pub(super) enum SettingsError {
     #[error(transparent)]
     TaintReport(#[from] TaintFileError),
     /// `--on-fault-node` is empty.
-    #[error("--on-fault-node is empty: expected a command for /bin/sh; leave the option out for none")]
+    #[error(
+        "--on-fault-node is empty: expected a command for /bin/sh; to run no command, leave the option out"
+    )]
     NoCommand,
     /// The taints' key.
     #[error("--taint-key {value}: {}", TaintKey::FORM)]
@@ -255,8 +257,8 @@ fn notices(given: &Arguments) -> Vec<String> {
         }
         match platform.ends_with("k8s") {
             true => format!(
-                "--platform {platform}: this master creates no pods: nodes join by themselves, and what \
-                 created their pods must also replace them"
+                "--platform {platform}: this master creates no pods; nodes join by themselves, and the \
+                 controller that created their pods must also replace them"
             ),
             false => String::new(),
         }
@@ -269,7 +271,8 @@ fn notices(given: &Arguments) -> Vec<String> {
         )
     });
     let http = given.service_type.as_deref() == Some("http");
-    let http = http.then(|| "warning: --service-type http: this master supports gRPC only".to_owned());
+    let http =
+        http.then(|| "warning: --service-type http is ignored: this master supports gRPC only".to_owned());
     [platform, nodes, http].into_iter().flatten().filter(|notice| !notice.is_empty()).collect()
 }
 

@@ -74,8 +74,11 @@ pub(super) fn resolve(
         let device = uuid.unwrap_or_else(|| share.device.to_string());
         variables.push(("CUDA_VISIBLE_DEVICES".into(), device.into()));
     }
-    let each =
-        if workers > 1 { format!(", {fraction} for each of {workers} workers") } else { String::new() };
+    let each = if workers > 1 {
+        format!(", {fraction} of the accelerator's memory for each of {workers} workers")
+    } else {
+        String::new()
+    };
     notices.push(format!(
         "this container has {} of {} units of accelerator {}{each}; the GPU share plugin does not enforce the \
          share, {}",

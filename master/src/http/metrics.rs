@@ -254,7 +254,7 @@ fn progress_metrics(families: &mut Families<'_, '_>, status: &JobStatus) -> fmt:
     let label = |rank: &RankStatus| RankLabel { rank: rank.rank.to_string() };
     families.gauge(
         "dlrover_rank_step",
-        "The last step that a rank has declared",
+        "The last step of a rank",
         ranks().filter_map(|rank| Some((label(rank), float(rank.step?)))),
     )?;
     families.gauge(
@@ -270,12 +270,12 @@ fn progress_metrics(families: &mut Families<'_, '_>, status: &JobStatus) -> fmt:
     let hang = status.hang.as_ref();
     families.one_counter(
         "dlrover_hangs",
-        "How many times no rank advanced within --hang-timeout",
+        "Hangs that were reported",
         hang.map_or(0.0, |hang| f64::from(hang.count)),
     )?;
     families.one_gauge(
         "dlrover_hanging",
-        "1 while no rank advances",
+        "1 from the report of a hang until a rank advances or the round ends",
         Some(f64::from(u8::from(hang.is_some_and(|hang| !hang.is_over)))),
     )
 }
@@ -445,7 +445,9 @@ fn check_metrics(families: &mut Families<'_, '_>, check: &CheckStatus) -> fmt::R
     pairs.truncate(MAX_PAIRS);
     families.gauge(
         "dlrover_check_bandwidth_bytes_per_second",
-        "The bandwidth between two nodes in the last network check; of many pairs the slowest",
+        &format!(
+            "The bandwidth between two nodes in the last network check; at most {MAX_PAIRS} pairs, the slowest"
+        ),
         pairs.into_iter().filter_map(|((a, b), rate)| Some((PairLabel { a: label(a)?, b: label(b)? }, rate))),
     )
 }

@@ -255,7 +255,8 @@ impl fmt::Display for Regroup {
             }
             Self::Rejoined { node } => write!(f, "{node} joined again"),
             Self::NotAllCameBack { back, nodes } => {
-                write!(f, "{back} of {nodes} nodes reconnected to the restarted job master")
+                let nodes = diagnosis::counted::counted(*nodes, "node");
+                write!(f, "{back} of {nodes} reconnected to the restarted job master")
             }
             Self::Late => f.write_str("the job continued without this node while it was unreachable"),
             Self::UnknownRound { next } => write!(
@@ -292,7 +293,7 @@ impl fmt::Display for Refusal {
             Self::Held { rank, holder, newcomer } => write!(
                 f,
                 "node rank {rank} is held by {holder}, which is connected, so {newcomer} cannot take it; give each \
-                 node a node rank of its own (NODE_RANK), or stop the other launcher first"
+                 node a node rank of its own, or stop the other launcher first"
             ),
         }
     }

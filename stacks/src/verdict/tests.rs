@@ -290,7 +290,7 @@ fn an_unread_rank_is_a_suspect_only_when_all_others_wait() {
     );
     let mut nothing = [unread()];
     nothing[0].notes.clear();
-    check(&nothing, "rank 6 could not be read: it has no stacks; ranks 0-5,7 have no dump", &[]);
+    check(&nothing, "rank 6 could not be read: no stacks in the dump; ranks 0-5,7 have no dump", &[]);
 }
 
 /// Upstream dumps only the ranks that time out, so that the others have no file.

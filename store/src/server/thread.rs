@@ -124,7 +124,10 @@ fn serve_when_allowed(
 fn is_allowed(allowed: Option<&Allowed>, peer: SocketAddr) -> bool {
     let is_allowed = allowed.is_none_or(|allowed| allowed.has(peer.ip()));
     if !is_allowed {
-        warn!(%peer, "store connection rejected: the peer is not a member of the job");
+        warn!(
+            %peer,
+            "store connection rejected: the peer is not a member of the round (DLROVER_STORE_ALLOW=members)"
+        );
     }
     is_allowed
 }

@@ -197,8 +197,8 @@ fn default_pairs_on_a_host_of_four_end_the_launcher_and_taint_no_node() {
     let four = r#"--switchbox-probe=echo '{"v":1,"devices":4,"results":[]}'"#;
     let outcome = line.flags([four]).finish().expect_code(1);
     for words in [
-        "the switchbox cannot be checked: this host has 4 accelerators, and the default pairs 0:1 2:4 3:5 6:7 ask \
-         for 8 sockets",
+        "the switchbox cannot be checked: this host has 4 accelerators, and the default pairs 0:1 2:4 3:5 6:7 need \
+         an accelerator on each of 8 sockets (pairs that lack one: 2:4 3:5 6:7)",
         "Set the box pairs to the pairs of this host's sockets",
     ] {
         assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);

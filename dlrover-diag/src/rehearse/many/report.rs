@@ -150,11 +150,11 @@ pub(super) fn sweep(seed: u64, rows: &[(String, Tally)]) -> String {
 
 fn explained(seed: u64) -> String {
     format!(
-        "All numbers are runs; the clusters are drawn by --seed {seed}. `missed`: a fault made a test fail, but is not \
-         named. `never shown`: a\nfault is not named, but it was not tested while it was broken, or passed its tests, \
-         or the check calls it inconclusive.\n`wrong names`: an element is named that works. `over bound`: more rounds \
-         than such faults may take.\n`disconnected pairs`: the job would start with nodes that failed to reach each \
-         other in the check."
+        "All numbers are runs; the clusters are drawn by --seed {seed}. `missed`: tests showed a fault that is \
+         not named. `never shown`: a\nfault is not named, but its element was not tested while it was broken, \
+         or passed its tests, or is inconclusive, or another\nfault hides it. `wrong names`: an element is \
+         named that works. `over bound`: more rounds than such faults may take.\n`disconnected pairs`: the job \
+         would start with nodes that failed to reach each other in the check."
     )
 }
 

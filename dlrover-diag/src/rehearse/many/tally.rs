@@ -29,7 +29,7 @@ pub(super) enum Flaw {
     HealthyTainted,
     /// Healthy nodes are excluded, and nothing cuts them off.
     HealthyExcluded,
-    /// Faults that failed a test are not named.
+    /// Tests showed faults that are not named.
     Missed,
     /// What works is named as broken.
     WrongNames,
@@ -89,7 +89,7 @@ pub(super) struct Tally {
     pub(super) flaws: BTreeMap<Flaw, Seen>,
     /// Faults that were not found, by reason.
     pub(super) not_found: BTreeMap<Reason, u64>,
-    /// Runs in which a fault was not found that failed no test.
+    /// Runs in which a fault was not found that no test showed.
     pub(super) unseen_runs: u64,
     /// Healthy nodes that are excluded, for the simulated fabric cuts them off.
     pub(super) cut_off: u64,

@@ -26,7 +26,7 @@ pub(in crate::rehearse) enum Reason {
     Undecided,
     /// Another simulated fault hides it.
     Hidden,
-    /// The element failed a test, and something else is named or nothing.
+    /// Tests showed the fault, and something else is named or nothing.
     Shown,
 }
 
@@ -50,7 +50,7 @@ impl Reason {
             Self::NotLookedFor => "not looked for",
             Self::Undecided => "inconclusive",
             Self::Hidden => "hidden by another fault",
-            Self::Shown => "failed a test",
+            Self::Shown => "shown by tests",
         }
     }
 }

@@ -88,7 +88,8 @@ impl<'a> Seen<'a> {
             }
             (_, tests, 0) => (Reason::Passed, format!("it passed all its tests ({tests})")),
             (_, tests, failed) => {
-                (Reason::Shown, format!("it failed {failed} of {tests} tests, too few to find it at fault"))
+                let tests = count(tests, "test");
+                (Reason::Shown, format!("it failed {failed} of {tests}, too few to find it at fault"))
             }
         })
     }
@@ -133,7 +134,11 @@ impl<'a> Seen<'a> {
         let times = |permille: u32| f64::from(permille) / 1000.0;
         let should_show = factor > times(limit);
         match permille {
-            None => (Reason::NeverTested, "there is no other node to compare it with".into()),
+            None => {
+                let words = "it could not be compared with the others: too few times were measured, or they \
+                             differ too much";
+                (Reason::NeverTested, words.into())
+            }
             Some(permille) if permille <= limit => {
                 let reason = if should_show { Reason::Shown } else { Reason::Passed };
                 let words = format!(

@@ -102,7 +102,7 @@ fn absence(error: &NvmlError) -> String {
     match error {
         NvmlError::LibloadingError(_) => "no NVML: libnvidia-ml.so.1 not found".into(),
         NvmlError::LibraryNotFound => {
-            "NVML is not used: a static program cannot load libnvidia-ml.so.1".into()
+            "NVML is not used: this program is statically linked and cannot load libnvidia-ml.so.1".into()
         }
         NvmlError::DriverNotLoaded => "the NVIDIA driver is not loaded".into(),
         other => format!("NVML cannot be initialized: {other}"),

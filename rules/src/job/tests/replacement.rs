@@ -25,7 +25,7 @@ fn a_newcomer_to_a_rank_whose_holder_lives_is_refused_with_both_named() {
     assert_eq!(
         reason.to_string(),
         "node rank 1 is held by node rank 1 (host-b, 10.0.0.2), which is connected, so node rank 1 (host-c, \
-         10.0.0.3) cannot take it; give each node a node rank of its own (NODE_RANK), or stop the other \
+         10.0.0.3) cannot take it; give each node a node rank of its own, or stop the other \
          launcher first"
     );
     assert_eq!(test.join_as("c", 1), [Effect::Refuse { node: id("c"), name: named("c", Some(1)), reason }]);
