@@ -30,7 +30,7 @@ fn pair(first: u32, steps: &[u64], wishes: &[u64]) -> Vec<ShardState> {
         layout_id: 0,
         bytes: 0,
         endpoint: None,
-        round: None,
+        round: Some(0),
         awaits_fetches: false,
     };
     vec![shard(first), shard(first + 1)]
