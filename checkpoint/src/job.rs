@@ -102,14 +102,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
             if !self.dirs.contains_key(&dir) && !self.has_room() {
                 continue;
             }
-            let is_of_before = state.round < Some(self.round);
-            if is_of_before || state.awaits_fetches {
-                // The node gives up what is newer when it hears what the round restores.
-                let last = self.newest_in_memory(node, &dir, is_of_before);
-                state.steps.retain(|step| Some(*step) <= last);
-                let is_running = self.awaited.is_none();
-                state.wishes.retain(|step| !is_running || Some(*step) <= last);
-            }
+            self.forget_what_goes(node, &mut state);
             let folder = self.dirs.entry(dir.clone()).or_default();
             folder.hold(node, state);
             touched.insert(dir);
@@ -126,12 +119,30 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         effects
     }
 
-    /// The newest step that a node may restore from its memory in this round. If it has heard of the round, it has given
-    /// up what it was told to.
-    fn newest_in_memory(&self, node: &N, dir: &Dir, is_of_before: bool) -> Option<u64> {
-        let member = self.members.iter().find(|member| member.node == *node)?;
-        let point = self.points.iter().find(|point| point.dir == *dir)?;
-        point.newest_in_memory(is_of_before.then_some(member.first_rank))
+    /// Takes out of a late state what its node gives up when it hears of the round, or of what that restores.
+    fn forget_what_goes(&self, node: &N, state: &mut ShardState) {
+        // A node that is lost may come back without having heard of the round.
+        let Some((_, first_rank)) = self.before.iter().find(|(member, _)| member == node) else {
+            // It hears nothing. What it has is of an earlier course of the training.
+            if state.round < Some(self.round) {
+                state.steps.clear();
+            }
+            return;
+        };
+        let point = self.points.iter().find(|point| point.dir == state.dir);
+        let last = if state.round < Some(self.round) {
+            point.and_then(|point| point.newest_in_memory(Some(*first_rank)))
+        } else if let Some(point) = point.filter(|_| state.awaits_fetches && state.round == Some(self.round))
+        {
+            point.newest_in_memory(None)
+        } else {
+            // Also if this job master has not begun the round: then it does not know what was to be restored.
+            return;
+        };
+        state.steps.retain(|step| Some(*step) <= last);
+        if self.awaited.is_none() {
+            state.wishes.retain(|step| Some(*step) <= last);
+        }
     }
 
     /// A node is gone, and its memory with it.

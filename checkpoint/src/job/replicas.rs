@@ -293,10 +293,11 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
     /// The memory of a node was lost, with the node or its saver.
     pub(super) fn fetches_lost(&mut self, now: Moment, node: &N) -> Vec<Effect<N>> {
         let mut lost = Vec::new();
+        let is_member = self.before.iter().any(|(member, _)| member == node);
         for (dir, folder) in &mut self.dirs {
             folder.replicas.retain(|it| it.node != *node);
-            // Its own ranks restore the step too, whether it has fetched anything or not.
-            if folder.is_restoring() {
+            // The ranks of a member restore the step too, whether it has fetched anything or not.
+            if is_member && folder.is_restoring() {
                 lost.push(dir.clone());
             }
         }

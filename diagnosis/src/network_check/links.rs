@@ -199,11 +199,20 @@ pub(super) fn mark_flaky(pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>, nodes
     let degrees: Vec<usize> = nodes.iter().map(failing).collect();
     // Failures that no node which failed more often can explain.
     let single = (0..).zip(&degrees).filter(|(node, degree)| **degree == 1 && is_good(*node)).count();
-    // A test that a lost member explains shows nothing, not even chance.
-    let telling = || pairs.iter().filter(|test| test.works || test.speaks);
-    let share = (single as f64 / 2.0).max(0.5) / telling().count().max(1) as f64;
     let count = nodes.len();
-    for (number, node) in (0..).zip(nodes) {
+    // A test that a lost member explains shows nothing, not even chance.
+    let mut tests = vec![0_usize; count];
+    let mut all_tests = 0_usize;
+    for test in pairs.iter().filter(|test| test.works || test.speaks) {
+        all_tests += 1;
+        for end in [test.ends.0, test.ends.1] {
+            if let Some(tests) = tests.get_mut(end as usize) {
+                *tests += 1;
+            }
+        }
+    }
+    let share = (single as f64 / 2.0).max(0.5) / all_tests.max(1) as f64;
+    for ((number, node), tests) in (0..).zip(nodes).zip(tests) {
         let own = failing(node);
         if !node.good || own < 2 {
             continue;
@@ -221,7 +230,7 @@ pub(super) fn mark_flaky(pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>, nodes
             |partner: u32| edges.get(&pair(number, partner)).is_some_and(|edge| edge.passes == 0);
         let are_links =
             partners().all(never_passed) && partners().filter(|it| is_dead(*it)).count() + 1 >= own.max(3);
-        let tests = telling().filter(|test| [test.ends.0, test.ends.1].contains(&number)).count().max(own);
+        let tests = tests.max(own);
         let ways = (0..own).fold(1.0, |ways, nth| ways * (tests - nth) as f64 / (nth + 1) as f64);
         let is_no_chance = count as f64 * ways * share.powi(own as i32) < CHANCE || single < 4;
         node.flaky = partners().filter(lesser).count() >= 2 && !are_links && is_no_chance;

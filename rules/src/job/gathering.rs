@@ -16,6 +16,7 @@ use crate::{
     verdict::{JobFailure, JobVerdict},
     world::{Member, World, master_addr},
 };
+use checkpoint::message::ShardState;
 use diagnosis::moment::Moment;
 
 impl Job {
@@ -37,8 +38,13 @@ impl Job {
         }
         let known = self.nodes.get_mut(&node);
         let shards = known.map(|known| std::mem::take(&mut known.request.shards)).unwrap_or_default();
-        effects.extend(self.memory_joined(now, &node, shards));
         let after = self.nodes.get(&node).and_then(|known| known.request.after);
+        if self.ends_round(&node, after) {
+            self.is_back_without_workers(&node, after, was_known);
+            effects.extend(self.member_left(now, &node, shards));
+            return effects;
+        }
+        effects.extend(self.memory_joined(now, &node, shards));
         self.is_back_without_workers(&node, after, was_known);
         effects.extend(match &mut self.phase {
             Phase::Over { .. } => self.notify_of_end(&node),
@@ -82,20 +88,18 @@ impl Job {
             // Looked up before the world is searched: there may be many spares.
             Phase::Running { world, .. } => {
                 match self.node_ranks.get(&node).and_then(|_| world.assignment(&node)) {
-                    Some(assignment) if after.is_none_or(|after| after < world.round) => {
+                    Some(assignment) => {
                         if let Some(known) = self.nodes.get_mut(&node) {
                             known.assigned = known.is_connected.then_some(assignment.round);
                         }
                         vec![Effect::Push { node, push: Push::Assigned(assignment) }]
                     }
-                    Some(_) => self.member_left(now, &node),
                     None => {
                         self.waiting.insert(node);
                         self.consider_growth(now)
                     }
                 }
             }
-            Phase::Restoring { round, .. } if after == Some(*round) => self.member_left(now, &node),
             Phase::Restoring { .. } => {
                 self.waiting.insert(node);
                 Vec::new()
@@ -104,10 +108,25 @@ impl Job {
         effects
     }
 
+    /// Whether a node that joins, and has run workers up to a round, is a member of the round that runs.
+    fn ends_round(&self, node: &NodeId, after: Option<Round>) -> bool {
+        match &self.phase {
+            Phase::Running { world, .. } => {
+                after >= Some(world.round)
+                    && self.node_ranks.contains_key(node)
+                    && world.assignment(node).is_some()
+            }
+            Phase::Restoring { round, .. } => after == Some(*round),
+            _ => false,
+        }
+    }
+
     /// A member of the running round joins again: its workers are gone, and so the round is over.
-    fn member_left(&mut self, now: Moment, node: &NodeId) -> Vec<Effect> {
+    fn member_left(&mut self, now: Moment, node: &NodeId, shards: Vec<ShardState>) -> Vec<Effect> {
         let why = Regroup::Rejoined { node: self.name_of(node) };
         let mut effects = self.regroup(now, why, Some(node));
+        // After the end of the round: what is in memory then counts.
+        effects.extend(self.memory_joined(now, node, shards));
         self.waiting.insert(node.clone());
         if let Phase::Gathering { awaited, .. } = &mut self.phase {
             awaited.remove(node);

@@ -73,6 +73,7 @@ fn fetch_from(
 }
 
 fn connect(order: &FetchOrder, stop: &Stop) -> io::Result<TcpStream> {
+    stop.check()?;
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name does not resolve to any address");
     for address in (order.from.address.as_str(), order.from.port).to_socket_addrs()? {
         stop.check()?;

@@ -136,6 +136,57 @@ fn steps_of_the_round_before_are_not_taken_for_those_of_the_round_that_runs() {
 }
 
 #[test]
+fn a_saver_of_a_node_that_has_left_ends_no_restore() {
+    let mut job = Job::new(TIMEOUT, false);
+    job.begin_round(now(0), 0, 4, members(&["a", "b"]));
+    replaced(&mut job, copies("a", 0, &[30]));
+    assert_eq!(job.on_saver_gone(now(9), &"b"), []);
+    let decided = job.says("c", copies("c", 2, &[30]));
+    assert!(matches!(&decided[0], Effect::Note(Note::Fetched { .. })), "{decided:?}");
+}
+
+/// Its network was away before it heard of the round, and it is back when the next one begins.
+#[test]
+fn a_node_that_was_lost_for_a_while_still_has_its_memory() {
+    let mut job = Job::new(TIMEOUT, false);
+    let both = || members(&["a", "b"]);
+    job.begin_round(now(0), 0, 4, both());
+    job.end_round();
+    job.says("a", pair(0, 4, &[30], &[]));
+    job.says("b", pair(2, 4, &[30], &[]));
+    assert_eq!(job.begin_round(now(5), 1, 4, both()).0, [memory(30)]);
+    job.on_gone(now(6), &"b");
+    job.end_round();
+    job.says("a", pair(0, 4, &[30], &[]));
+    let late = pair(2, 4, &[30, 40], &[]).into_iter().map(|it| ShardState { round: Some(0), ..it });
+    job.on_state(now(7), &"b", late.collect());
+    assert_eq!(job.begin_round(now(8), 2, 4, both()).0, [memory(30)]);
+}
+
+/// A master without a journal knows nothing of the fetches that the nodes wait for.
+#[test]
+fn what_is_fetched_for_another_master_is_still_in_memory() {
+    let awaits = |shards: Vec<ShardState>| -> Vec<ShardState> {
+        shards.into_iter().map(|it| ShardState { round: Some(7), awaits_fetches: true, ..it }).collect()
+    };
+    for takes_over in [true, false] {
+        let mut job = Job::new(TIMEOUT, false);
+        if takes_over {
+            job.take_over(7, members(&["a", "c"]));
+            job.end_round();
+        }
+        job.on_state(now(1), &"a", awaits(copies("a", 0, &[30])));
+        job.on_state(now(1), &"c", awaits(vec![]));
+        let points = job.begin_round(now(2), 8, 4, members(&["a", "c"])).0;
+        assert_eq!(
+            points.first().and_then(|it| it.fetched.as_ref()).map(|it| it.step),
+            Some(30),
+            "{points:?}"
+        );
+    }
+}
+
+#[test]
 fn what_one_node_cannot_give_another_one_may() {
     let mut job = Job::new(TIMEOUT, false);
     job.begin_round(now(0), 0, 6, members(&["a", "b", "c"]));

@@ -117,6 +117,16 @@ fn the_next_round_restores_the_newest_step_that_all_nodes_have_in_memory() {
     assert_eq!(test.hosted("a", 1), restores(1, 7, RestoreSource::Memory, None));
 }
 
+/// The report of its failure was lost: the round ends by its join.
+#[test]
+fn a_member_that_joins_again_while_the_round_runs_keeps_its_memory() {
+    let mut test = saving();
+    let regrouped = test.rejoin_with("b", 0, pair(2, &[6, 7], &[]));
+    assert!(regrouped.iter().any(|effect| matches!(effect, Effect::Log(Log::Regrouped { .. }))));
+    assert_eq!(test.rejoin_with("a", 0, pair(0, &[7, 8], &[])), placed(1, &["a", "b"]));
+    assert_eq!(test.hosted("a", 1), restores(1, 7, RestoreSource::Memory, None));
+}
+
 #[test]
 fn the_next_round_restores_what_workers_have_written_by_themselves_if_it_is_newer() {
     let mut test = saving();
