@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Effect, Job, Log, Phase, Regroup};
 use crate::{
-    ids::{NodeRank, Round},
+    ids::{NodeId, NodeRank, Round},
     job_status::{Histogram, JobPhase},
     node::NodeName,
     root_cause::RootCause,
@@ -216,6 +216,12 @@ impl History {
         if let Some((_, ended)) = self.rounds.back_mut().and_then(|last| last.ended.as_mut()) {
             why.clone_into(ended);
         }
+    }
+
+    /// The node of the last failure, if that was in this round and nothing more is known of it.
+    pub(super) fn failure_without_detail(&self, round: Round, node: &NodeId) -> Option<&NodeName> {
+        let last = self.last_failure.as_ref().filter(|last| last.root_cause.is_none())?;
+        (last.round == Some(round) && last.node.node_id == *node).then_some(&last.node)
     }
 
     /// What is known of the last failure.

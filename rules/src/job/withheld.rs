@@ -176,7 +176,12 @@ impl Job {
         round: Round,
         detail: FailureDetail,
     ) -> Vec<Effect> {
-        let Some(first) = &mut self.first_failure else { return Vec::new() };
+        let Some(first) = &mut self.first_failure else {
+            // The next round runs already.
+            let failed = self.history.failure_without_detail(round, node);
+            let root_cause = failed.map(|node| Box::new(RootCause { round, node: node.clone(), detail }));
+            return root_cause.into_iter().map(|it| Effect::Log(Log::RootCause(it))).collect();
+        };
         let is_of_it = first.node.node_id == *node && first.round == round;
         if !is_of_it {
             let later = self.later_failures.get_mut(node).filter(|later| later.round == round);

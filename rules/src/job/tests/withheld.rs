@@ -194,6 +194,20 @@ fn a_restart_waits_for_no_detail_and_the_status_has_it() {
     assert_eq!(test.tell("b", 0, "boom"), [], "too late");
 }
 
+/// The next round begins within milliseconds, and the output of a worker may take longer to be read.
+#[test]
+fn a_detail_that_comes_when_the_next_round_runs_is_in_the_log_and_the_status() {
+    let mut test = Test::running(policy(), terms(2, 2), &["a", "b"]);
+    let _regrouped = test.workers_break("b", 0, false);
+    let _joined = (test.rejoin("a", 0), test.rejoin("b", 0));
+    assert_eq!(test.hosted("a", 1), assignments(1, &["a", "b"]));
+    assert_eq!(test.tell("a", 0, "another"), [], "its worker did not fail");
+    assert_eq!(test.tell("b", 1, "another"), [], "not in that round");
+    assert_eq!(test.tell("b", 0, "boom"), [known(&root_cause("b", 1, 0))]);
+    assert_eq!(test.job.status(test.now).last_failure.unwrap().last_lines, ["boom"]);
+    assert_eq!(test.tell("b", 0, "boom"), [], "said again");
+}
+
 #[test]
 fn the_detail_of_an_earlier_round_is_not_the_later_ones() {
     let policy = Policy { restart_count: 0, ..policy() };
