@@ -178,7 +178,7 @@ class Disagreements(ClientTest):
         self.assertEqual([result for result, _ in second], ["True", "False", "False", "True"], ends)
         for (_, error), seconds in zip(second[1:3], (12, 10)):
             self.assertIn("the state of rank 1 has other names, types or shapes than before", error)
-            self.assertIn("rank 0 did not answer in a checkpoint within %d s" % seconds, error)
+            self.assertIn("rank 0 sent no decision for the checkpoint within %d s" % seconds, error)
 
     def test_a_rank_that_loses_its_saver_does_not_hold_the_others(self):
         saver, other = self.reference(), self.reference()
