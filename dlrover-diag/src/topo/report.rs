@@ -116,8 +116,7 @@ pub(super) fn table(matrix: &Matrix, free: GpuSet, broken: GpuSet) -> String {
 /// `2 rings of links, 48.4 GB/s`.
 fn capacity(matrix: &Matrix, score: &Score, count: usize) -> String {
     let rings = match (score.capacity_links, count) {
-        (1, 2..) if matrix.is_switched() => "1 link each".to_owned(),
-        (links, 2..) if links > 0 && matrix.is_switched() => format!("{links} links each"),
+        (links, 2..) if links > 0 && matrix.is_switched() => format!("{} each", counted(links, "link")),
         (_, 1) => return "nothing to connect".to_owned(),
         (0, _) if matrix.is_measured() => "as measured".to_owned(),
         (0, _) => "no ring of links".to_owned(),

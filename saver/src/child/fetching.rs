@@ -64,11 +64,13 @@ fn fetch_from(
     };
     let socket = connect(order, stop).map_err(|error| format!("cannot connect to {place}: {error}"))?;
     let ask = line(&Ask::new(order, run_id));
-    stop.sort((&socket).write_all(ask.as_bytes())).map_err(from)?;
+    stop.or_stopped((&socket).write_all(ask.as_bytes())).map_err(from)?;
     let mut reader = BufReader::with_capacity(256 << 10, &socket);
-    let sent =
-        stop.sort(answer(&mut reader)).map_err(from)?.map_err(|refused| format!("{place}: {refused}"))?;
-    stop.sort(read_slot(&mut reader, file, stop)).map_err(from)?;
+    let sent = stop
+        .or_stopped(answer(&mut reader))
+        .map_err(from)?
+        .map_err(|refused| format!("{place}: {refused}"))?;
+    stop.or_stopped(read_slot(&mut reader, file, stop)).map_err(from)?;
     Ok(Fetched { sent, header: own(file, epoch)? })
 }
 

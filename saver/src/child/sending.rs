@@ -197,7 +197,7 @@ impl Session {
 fn send_to(mut socket: &StdStream, file: &SlotFile, sent: Sent, stop: &Stop) -> io::Result<()> {
     stop.watch(socket)?;
     let first = line(&Answer::Sent(sent));
-    stop.sort(socket.write_all(first.as_bytes()).and_then(|()| write_slot(file, &mut socket, stop)))
+    stop.or_stopped(socket.write_all(first.as_bytes()).and_then(|()| write_slot(file, &mut socket, stop)))
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ impl Stop {
     ///
     /// # Errors
     /// That of the socket, or of [`Stop::check`].
-    pub(super) fn sort<T>(&self, result: io::Result<T>) -> io::Result<T> {
+    pub(super) fn or_stopped<T>(&self, result: io::Result<T>) -> io::Result<T> {
         result.or_else(|error| self.check().and(Err(error)))
     }
 }
