@@ -36,9 +36,10 @@ pub(super) fn resolve(
     rendezvous: &Rendezvous,
 ) -> Result<Identity, Invalid> {
     let node_rank = node_rank(cli, env, rendezvous)?;
+    let attributes = attributes(env, devices);
     if *rendezvous == Rendezvous::Loopback {
         // No other node needs an address.
-        return Ok(Identity { node_rank, ..Identity::default() });
+        return Ok(Identity { node_rank, attributes, ..Identity::default() });
     }
     let given = Addresses { cli, env };
     let [local_addr, node_ip] = [given.given(Flag::LocalAddr)?, given.given(Flag::NodeIp)?];
@@ -56,15 +57,18 @@ pub(super) fn resolve(
         Some(address) => Some(address),
         None => given.first_of(&["NODE_IP", "HOST_IP", "POD_IP"])?,
     };
+    Ok(Identity { node_rank, address, node_ip, attributes })
+}
+
+/// What the environment and the devices show. Also of a node that is alone: its accelerators are watched too.
+fn attributes(env: Environment<'_>, devices: &Devices<'_>) -> NodeAttributes {
     let text = |name: &str| env.get_filled(name).map(|value| value.to_string_lossy().into_owned());
     let k8s_node_name = ["NODE_NAME", "MY_NODE_NAME", "K8S_NODE_NAME"].into_iter().find_map(text);
     let accelerators = devices.kind().and_then(|kind| {
         let count = u32::try_from(devices.visible(env).len()).ok()?;
         (count > 0).then(|| Accelerators { kind: kind.to_owned(), count })
     });
-    let attributes =
-        NodeAttributes { k8s_node_name, pod_name: text("POD_NAME"), accelerators, ..Default::default() };
-    Ok(Identity { node_rank, address, node_ip, attributes })
+    NodeAttributes { k8s_node_name, pod_name: text("POD_NAME"), accelerators, ..Default::default() }
 }
 
 /// `--node-rank`, and with `DLROVER_MASTER_ADDR` also `NODE_RANK` or its old name `WORKER_RANK`.

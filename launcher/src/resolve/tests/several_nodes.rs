@@ -179,12 +179,15 @@ fn the_address_is_the_local_one_then_the_pods_then_the_hosts() {
 fn what_is_told_of_the_machine() {
     let env =
         [PATH, MASTER, ("POD_NAME", "w-3"), ("MY_NODE_NAME", "gpu-07"), ("CUDA_VISIBLE_DEVICES", "0,1")];
-    let attributes = plan_on(&four_gpus(), "--nnodes=2 x", &env).unwrap().agent.attributes;
-    assert_eq!(attributes.pod_name.as_deref(), Some("w-3"));
-    assert_eq!(attributes.k8s_node_name.as_deref(), Some("gpu-07"));
-    let accelerators = attributes.accelerators.unwrap();
-    assert_eq!((accelerators.kind.as_str(), accelerators.count), ("nvidia", 2));
-    assert_eq!(plan_in(&env[2..], "x").agent.attributes, rules::node::NodeAttributes::default());
+    // A node that is alone tells the same: its accelerators are watched too.
+    for (line, env) in [("--nnodes=2 x", &env[..]), ("x", &env[2..]), ("--standalone x", &env[2..])] {
+        let attributes = plan_on(&four_gpus(), line, env).unwrap().agent.attributes;
+        assert_eq!(attributes.pod_name.as_deref(), Some("w-3"), "{line}");
+        assert_eq!(attributes.k8s_node_name.as_deref(), Some("gpu-07"), "{line}");
+        let accelerators = attributes.accelerators.unwrap();
+        assert_eq!((accelerators.kind.as_str(), accelerators.count), ("nvidia", 2), "{line}");
+    }
+    assert_eq!(plan_in(&[], "x").agent.attributes, rules::node::NodeAttributes::default());
 }
 
 #[test]
