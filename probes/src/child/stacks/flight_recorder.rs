@@ -16,9 +16,12 @@ use crate::wire::stacks::StackTarget;
 /// The variable of torch that names the pipe, without rank and `.pipe`.
 const PIPE: &str = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE";
 
-/// The variable of torch that names the file, without the rank, and its default.
-const FILE: &str = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE";
-const DEFAULT_FILE: &str = "/tmp/nccl_trace_rank_";
+/// The variables of torch that name the file, without the rank, the stronger one first: newer releases know both.
+const NAMES: [&str; 2] = ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"];
+
+/// Without them, below `HOME` (seen with torch 2.11), and of older releases.
+const DEFAULT: &str = ".cache/torch/comm_lib_trace_rank_";
+const OLDER_DEFAULT: &str = "/tmp/nccl_trace_rank_";
 
 /// An environment is not longer.
 const LONGEST_ENVIRONMENT: u64 = 4 << 20;
@@ -31,12 +34,32 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// A recorder that was asked to write.
 pub(super) struct FlightRecorder {
+    /// One of these is written.
+    files: Vec<Output>,
+    asked: Result<(), String>,
+}
+
+/// A file that the recorder may write.
+struct Output {
     /// As the process names it.
-    file: String,
+    name: String,
     /// As it is seen from here.
     seen: PathBuf,
+    /// Before the recorder was asked.
     before: Option<Stamp>,
-    asked: Result<(), String>,
+}
+
+impl Output {
+    fn new(pid: u32, name: String) -> Self {
+        let seen = seen_from_here(pid, &name);
+        let before = Stamp::of(&seen);
+        Self { name, seen, before }
+    }
+
+    /// What is in it since then.
+    fn written(&self) -> Option<Stamp> {
+        Stamp::of(&self.seen).filter(|now| now.size > 0 && Some(*now) != self.before)
+    }
 }
 
 /// What shows that a file was written.
@@ -64,15 +87,10 @@ impl FlightRecorder {
         let environment = environment(target.pid);
         let pipe = value(&environment, PIPE)?;
         let pipe = format!("{pipe}{}.pipe", target.rank);
-        let file = format!(
-            "{}{}",
-            value(&environment, FILE).unwrap_or_else(|| DEFAULT_FILE.to_owned()),
-            target.rank
-        );
-        let seen = seen_from_here(target.pid, &file);
-        let before = Stamp::of(&seen);
+        let files = prefixes(&environment).into_iter();
+        let files = files.map(|prefix| Output::new(target.pid, format!("{prefix}{}", target.rank))).collect();
         let asked = ask(&seen_from_here(target.pid, &pipe)).map_err(|error| format!("{pipe}: {error}"));
-        Some(Self { file, seen, before, asked })
+        Some(Self { files, asked })
     }
 
     /// Waits until the file is written, for `limit` at most, and says what became of it.
@@ -84,21 +102,31 @@ impl FlightRecorder {
         let limit = limit.min(LONGEST_WAIT);
         let mut last = None;
         while began.elapsed() < limit {
-            let now = Stamp::of(&self.seen).filter(|now| now.size > 0 && Some(*now) != self.before);
-            if now.is_some() && now == last {
-                return format!("NCCL flight recorder: written to {}", self.file);
+            let now = self.files.iter().find_map(|file| file.written().map(|stamp| (&file.name, stamp)));
+            match now {
+                Some((name, _)) if now == last => return format!("NCCL flight recorder: written to {name}"),
+                _ => last = now,
             }
-            last = now;
             thread::sleep(INTERVAL);
         }
         match last {
-            Some(_) => format!("NCCL flight recorder: being written to {}", self.file),
+            Some((name, _)) => format!("NCCL flight recorder: being written to {name}"),
             None => {
+                let names: Vec<&str> = self.files.iter().map(|file| file.name.as_str()).collect();
                 let limit = limit.as_secs_f64();
-                format!("NCCL flight recorder: {} was not written within {limit} s", self.file)
+                format!("NCCL flight recorder: {} was not written within {limit} s", names.join(" or "))
             }
         }
     }
+}
+
+/// Where it may write, without the rank.
+fn prefixes(environment: &[u8]) -> Vec<String> {
+    if let Some(given) = NAMES.into_iter().find_map(|name| value(environment, name)) {
+        return vec![given];
+    }
+    let home = value(environment, "HOME").unwrap_or_else(|| "/tmp".to_owned());
+    vec![format!("{}/{DEFAULT}", home.trim_end_matches('/')), OLDER_DEFAULT.to_owned()]
 }
 
 /// Writes one byte into a pipe that a process reads. Nothing else is written to, and nothing is waited for.
@@ -154,6 +182,22 @@ mod tests {
         assert_eq!(value(environment, "FILE"), Some("/tmp/a".to_owned()));
         assert_eq!(value(environment, "EMPTY"), None);
         assert_eq!(value(environment, "NONE"), None);
+    }
+
+    #[test]
+    fn the_file_is_where_torch_writes_it() {
+        let of = |environment: &[u8]| prefixes(environment);
+        let [older, both] = [
+            &b"TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/a_\0HOME=/h"[..],
+            b"TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/a_\0TORCH_FR_DUMP_TEMP_FILE=/b_\0",
+        ];
+        assert_eq!((of(older), of(both)), (vec!["/a_".to_owned()], vec!["/b_".to_owned()]));
+        for (environment, home) in
+            [(&b"HOME=/root"[..], "/root/"), (b"", "/tmp/"), (b"HOME=", "/tmp/"), (b"HOME=/", "/")]
+        {
+            let wanted = [format!("{home}.cache/torch/comm_lib_trace_rank_"), OLDER_DEFAULT.to_owned()];
+            assert_eq!(of(environment), wanted);
+        }
     }
 
     #[test]
