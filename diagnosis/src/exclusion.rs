@@ -69,8 +69,8 @@ impl NodeVerdict {
                     "the processes named, and what left them there; the accelerators themselves are healthy"
                 }
                 Component::GpuPermission => {
-                    "the device files of this container and their permissions; the accelerators themselves may be \
-                     healthy"
+                    "CUDA_VISIBLE_DEVICES, the device files of this container and their permissions; the accelerators \
+                     themselves may be healthy"
                 }
                 Component::SwitchboxProbe => {
                     "the switchbox probe, its path (SWITCHBOX_CHECK_TOOL_PATH), and the permissions of this user; \

@@ -25,9 +25,9 @@ fn the_second_launcher_chooses_from_the_rest() {
     let third = third.finish().expect_code(0);
     assert!(!third.dump(0, 0).env.contains_key("CUDA_VISIBLE_DEVICES"));
     assert!(
-        third
-            .stderr
-            .contains("too few free GPUs: 5 requested, 4 free (0,1,2,3 taken by other launchers left out)"),
+        third.stderr.contains(
+            "too few free GPUs: 5 requested, 4 free (left out: GPUs 0,1,2,3 taken by other launchers)"
+        ),
         "{}",
         third.stderr
     );

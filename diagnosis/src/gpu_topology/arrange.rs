@@ -177,10 +177,14 @@ fn worth(matrix: &Matrix, choice: &super::Choice) -> String {
 }
 
 fn left_out(busy: GpuSet, taken: GpuSet) -> String {
-    let part = |set: GpuSet, why: &str| (!set.is_empty()).then(|| format!("{set} {why}"));
+    // A number alone would be read as a count.
+    let part = |set: GpuSet, why: &str| {
+        let many = if set.len() == 1 { "" } else { "s" };
+        (!set.is_empty()).then(|| format!("GPU{many} {set} {why}"))
+    };
     let parts: Vec<String> =
         [part(busy, "busy"), part(taken, "taken by other launchers")].into_iter().flatten().collect();
-    if parts.is_empty() { String::new() } else { format!(" ({} left out)", parts.join(", ")) }
+    if parts.is_empty() { String::new() } else { format!(" (left out: {})", parts.join(", ")) }
 }
 
 fn in_a_row(gpus: &[usize]) -> String {

@@ -23,7 +23,7 @@ fn the_chosen_come_first_and_nothing_is_hidden() {
     assert_eq!((list.order, list.chosen), (vec![4, 5, 6, 7, 0, 2, 3], 4));
     assert_eq!(
         list.message,
-        "GPUs 4,5,6,7 chosen of 7 free (1 busy left out): 2 rings of direct links, about 48.4 GB/s, 5.38 times the \
+        "GPUs 4,5,6,7 chosen of 7 free (left out: GPU 1 busy): 2 rings of direct links, about 48.4 GB/s, 5.38 times the \
          modelled bandwidth of the first free GPUs (0,2,3,4)"
     );
     let only = arranged(&[1], &[], &EVERY, GpuRequest { only: true, ..FOUR }).unwrap();
@@ -37,7 +37,7 @@ fn busy_devices_are_excluded() {
     let refusal = arranged(&[1], &[4, 5, 6, 7], &EVERY, FOUR).unwrap_err();
     assert_eq!(
         refusal,
-        "too few free GPUs: 4 requested, 3 free (1 busy, 4,5,6,7 taken by other launchers left out)"
+        "too few free GPUs: 4 requested, 3 free (left out: GPU 1 busy, GPUs 4,5,6,7 taken by other launchers)"
     );
 }
 

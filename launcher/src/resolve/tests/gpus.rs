@@ -87,7 +87,8 @@ fn the_best_come_first_as_ids_and_the_rest_follow() {
     let (list, lines) = chosen(&eight(&[1]), &[], "--gpu-select=topology --nproc-per-node=4");
     assert_eq!(list, some("44,55,66,77,00,22,33"));
     assert!(
-        lines[0].starts_with("`--gpu-select=topology`: GPUs 4,5,6,7 chosen of 7 free (1 busy left out): "),
+        lines[0]
+            .starts_with("`--gpu-select=topology`: GPUs 4,5,6,7 chosen of 7 free (left out: GPU 1 busy): "),
         "{lines:?}"
     );
     let plan = planned(&eight(&[1]), &[], "--gpu-select=topology --nproc-per-node=4");
@@ -128,7 +129,7 @@ fn what_other_launchers_hold_is_left_out() {
     host.taken = (4..8).map(|gpu| format!("GPU-{gpu}{gpu}")).collect();
     let (list, lines) = chosen(&host, &[], "--gpu-select=pack --gpu-select-only --nproc-per-node=4");
     assert_eq!(list, some("00,11,22,33"));
-    assert!(lines[0].contains("taken by other launchers left out"), "{lines:?}");
+    assert!(lines[0].contains("(left out: GPUs 4,5,6,7 taken by other launchers)"), "{lines:?}");
 }
 
 #[test]
