@@ -41,6 +41,8 @@ pub struct Amount {
     pub kills: usize,
     /// Numbers of ranks.
     pub ranks: Vec<usize>,
+    /// What they train on: `cpu`, or `cuda`, one device for all ranks.
+    pub device: String,
 }
 
 /// What starts the workers.
@@ -83,7 +85,7 @@ pub fn measure(bench: &mut Bench, python: &Path, amount: &Amount) -> Outcome<()>
         for round in 0..amount.rounds {
             for (side, name, measured) in &mut all {
                 progress(format_args!("{ranks} ranks, round {} of {}, {name}", round + 1, amount.rounds))?;
-                job(bench, python, *side, ranks, amount.kills, measured)?;
+                job(bench, python, *side, ranks, amount, measured)?;
                 bench.expect_none_left()?;
             }
         }
@@ -98,7 +100,7 @@ fn job(
     python: &Path,
     side: Side,
     ranks: usize,
-    kills: usize,
+    amount: &Amount,
     measured: &mut Measured,
 ) -> Outcome<()> {
     let script = bench.folder.path().join("train.py");
@@ -106,14 +108,17 @@ fn job(
     let checkpoint = bench.folder.path().join("checkpoint");
     let _from_the_last_job = fs::remove_file(&checkpoint);
     bench.stamps.clear()?;
-    let mut running = start(bench, python, side, ranks, &script, &checkpoint)?;
+    let mut command = command(bench, side, ranks)?;
+    command.arg(&script).env("PYTHON_EXEC", python).env("OMP_NUM_THREADS", "1");
+    command.env("DLROVER_BENCH_CHECKPOINT", &checkpoint).env("DLROVER_BENCH_DEVICE", &amount.device);
+    let mut running = bench.spawn(command, Stdio::null(), "stderr")?;
     let Ok(mut alive) = bench.stamps.take(ranks, true, LIMIT) else {
         measured.hung_starts += 1;
         return running.stop();
     };
     measured.first.add(ms(running.exec_ns, last_ns(&alive)));
     measured.pss_mb.add(pss_mb(&alive)?);
-    for turn in 0..kills {
+    for turn in 0..amount.kills {
         if side == Side::Restart {
             await_template(&running)?;
         }
@@ -133,14 +138,7 @@ fn job(
     running.stop()
 }
 
-fn start(
-    bench: &Bench,
-    python: &Path,
-    side: Side,
-    ranks: usize,
-    script: &Path,
-    checkpoint: &Path,
-) -> Outcome<Running> {
+fn command(bench: &Bench, side: Side, ranks: usize) -> Outcome<Command> {
     let mut command = match side {
         Side::Torchrun => Command::new(bench.torchrun().ok_or("no TORCHRUN")?),
         Side::Start | Side::Restart | Side::Off => Command::new(bench.ours()),
@@ -151,10 +149,8 @@ fn start(
         Side::Off => command.args(["--warm=off", "-v"]),
         Side::Torchrun => &mut command,
     };
-    command.args(["--standalone", "--max-restarts=100", &format!("--nproc-per-node={ranks}")]).arg(script);
-    command.env("PYTHON_EXEC", python).env("OMP_NUM_THREADS", "1");
-    command.env("DLROVER_BENCH_CHECKPOINT", checkpoint);
-    bench.spawn(command, Stdio::null(), "stderr")
+    command.args(["--standalone", "--max-restarts=100", &format!("--nproc-per-node={ranks}")]);
+    Ok(command)
 }
 
 /// The template has the time that the workers leave.
@@ -222,14 +218,21 @@ fn ms(from_ns: u64, to_ns: u64) -> f64 {
     (to_ns as f64 - from_ns as f64) / 1e6
 }
 
-/// Parses arguments: `--rounds N`, `--kills N` and `--ranks N,...`.
+/// Parses arguments: `--rounds N`, `--kills N`, `--ranks N,...` and `--device cpu|cuda`.
 ///
 /// # Errors
-/// An argument is none of these, or a number is 0 or none.
+/// An argument is none of these, a number is 0 or none, or the device is another one.
 pub fn amount(mut args: impl Iterator<Item = String>) -> Outcome<Amount> {
-    let mut amount = Amount { rounds: 5, kills: 2, ranks: vec![2, 8] };
+    let mut amount = Amount { rounds: 5, kills: 2, ranks: vec![2, 8], device: "cpu".to_owned() };
     while let Some(arg) = args.next() {
         let value = args.next().unwrap_or_default();
+        if arg == "--device" {
+            if !["cpu", "cuda"].contains(&value.as_str()) {
+                return Err(format!("--device is cpu or cuda, not `{value}`").into());
+            }
+            amount.device = value;
+            continue;
+        }
         let numbers: Vec<usize> = value.split(',').filter_map(|text| text.parse().ok()).collect();
         if numbers.is_empty() || numbers.contains(&0) {
             return Err(format!("{arg} needs a number above 0").into());
@@ -239,7 +242,8 @@ pub fn amount(mut args: impl Iterator<Item = String>) -> Outcome<Amount> {
             "--kills" => amount.kills = numbers[0],
             "--ranks" => amount.ranks = numbers,
             _ => {
-                return Err(format!("unknown option `{arg}`; there are --rounds, --kills and --ranks").into());
+                let known = "--rounds, --kills, --ranks and --device";
+                return Err(format!("unknown option `{arg}`; there are {known}").into());
             }
         }
     }
@@ -262,9 +266,16 @@ mod tests {
     #[test]
     fn amounts_are_read() {
         let of = |line: &str| amount(line.split_ascii_whitespace().map(str::to_owned));
-        assert_eq!(of("").unwrap(), Amount { rounds: 5, kills: 2, ranks: vec![2, 8] });
-        assert_eq!(of("--ranks 2,4 --rounds 1").unwrap(), Amount { rounds: 1, kills: 2, ranks: vec![2, 4] });
-        for wrong in ["--ranks", "--ranks 0", "--rounds x", "--what 1"] {
+        let amount = |rounds, ranks: &[usize], device: &str| Amount {
+            rounds,
+            kills: 2,
+            ranks: ranks.to_vec(),
+            device: device.to_owned(),
+        };
+        assert_eq!(of("").unwrap(), amount(5, &[2, 8], "cpu"));
+        assert_eq!(of("--ranks 2,4 --rounds 1").unwrap(), amount(1, &[2, 4], "cpu"));
+        assert_eq!(of("--device cuda").unwrap(), amount(5, &[2, 8], "cuda"));
+        for wrong in ["--ranks", "--ranks 0", "--rounds x", "--what 1", "--device", "--device tpu"] {
             assert!(of(wrong).is_err(), "{wrong}");
         }
     }
