@@ -4,8 +4,8 @@
 //! results on all of its multiprocessors: matrix products by cuBLAS ([`matmul`]), as in training, else a kernel of
 //! our own ([`kernel`]).
 //!
-//! NOT RUN ON A DEVICE YET. Tested on hosts without the driver and without cuBLAS, which is not a fault; the
-//! arithmetic is tested on a processor.
+//! Run on an H200 by `tests/hardware`. The tests run on hosts without the driver and without cuBLAS, which is not a
+//! fault; the arithmetic is tested on a processor.
 
 mod cublas;
 mod kernel;

@@ -4,7 +4,8 @@
 //! NVLink, since PCIe has no such atomics; without them by PCIe. Without peer access the driver copies through the
 //! host's memory.
 //!
-//! NOT RUN ON A DEVICE YET. Tested on a host without the driver; so is the arithmetic.
+//! Run by `tests/hardware` on an H200, from the device to itself; never between two devices. The tests run on a host
+//! without the driver.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
