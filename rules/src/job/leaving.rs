@@ -184,7 +184,9 @@ impl Job {
     pub(super) fn on_lost(&mut self, now: Moment, node: &NodeId, cause: LossCause) -> Vec<Effect> {
         self.savers.remove(node);
         let mut effects = vec![Effect::HangUp { node: node.clone() }];
-        effects.extend(self.memory_gone(now, node));
+        if !self.nodes.contains_key(node) || matches!(self.phase, Phase::Over { .. }) {
+            effects.extend(self.memory_gone(now, node));
+        }
         let how = match cause {
             LossCause::StartedAgain => Departure::StartedAgain,
             // It may come back later.
@@ -237,8 +239,10 @@ impl Job {
         }
         self.remove(node);
         let mut effects = vec![Effect::Forget { node: node.clone() }];
-        // One that has a saver writes what it has in memory.
-        if !self.savers.contains(node) {
+        // One that has a saver writes what it has in memory. And where the round ends, that comes first: the others keep
+        // what they are about to restore.
+        let ends_round = matches!(self.phase, Phase::Running { .. }) && had_part && !is_done;
+        if !ends_round && !self.savers.contains(node) {
             effects.extend(self.memory_gone(now, node));
         }
         // Its workers have all exited with code 0, so it is not missed and no rank is charged.
@@ -250,6 +254,9 @@ impl Job {
         // proven.
         let is_charged = had_taken_assignment && !matches!(how, Departure::Announced);
         if had_part && let Some(failure) = self.charge(&name, gone, is_charged, &mut effects) {
+            if ends_round && !self.savers.contains(node) {
+                effects.extend(self.memory_gone(now, node));
+            }
             effects.extend(self.end(now, JobVerdict::Failed(failure)));
             return effects;
         }
@@ -351,6 +358,9 @@ impl Job {
                 }
                 let why = Regroup::NodeGone { node: name, gone: gone.clone() };
                 let mut effects = self.regroup(now, why, None);
+                if !self.savers.contains(node) {
+                    effects.extend(self.memory_gone(now, node));
+                }
                 effects.extend(self.complete(now));
                 effects
             }

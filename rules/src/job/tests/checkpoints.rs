@@ -3,7 +3,7 @@
 
 use checkpoint::{
     job::{Note, Order},
-    message::{Dir, Format, RestorePoint, RestoreSource, ShardFile, ShardState},
+    message::{Dir, Endpoint, Format, RestorePoint, RestoreSource, ShardFile, ShardState},
 };
 
 use super::*;
@@ -115,6 +115,36 @@ fn the_next_round_restores_the_newest_step_that_all_nodes_have_in_memory() {
     assert_eq!(test.rejoin_with("a", 0, pair(0, &[7, 8], &[])), []);
     assert_eq!(test.rejoin_with("b", 0, pair(2, &[6, 7], &[])), placed(1, &["a", "b"]));
     assert_eq!(test.hosted("a", 1), restores(1, 7, RestoreSource::Memory, None));
+}
+
+/// A state that is the same on all ranks, of a node that others reach.
+fn copy(rank: u32, steps: &[u64]) -> Vec<ShardState> {
+    let [shard, _] = pair(0, steps, &[]).try_into().unwrap();
+    let endpoint = Some(Endpoint { port: 7000, ticket: "ticket".into() });
+    vec![ShardState { n_shards: 1, replicated: true, rank, bytes: 1000, layout_id: 7, endpoint, ..shard }]
+}
+
+/// It fetches a step that only one node has in memory.
+#[test]
+fn a_new_node_that_is_lost_while_it_fetches_takes_no_memory_of_the_others_with_it() {
+    let mut test = saving();
+    let _left = test.leave("b");
+    let _closed = test.says("b", CheckpointReport::Closed);
+    let _joined = test.join("c");
+    let _placed = test.rejoin_with("a", 0, copy(0, &[7]));
+    let assigned = test.hosted("a", 1);
+    let fetches = |effect: &Effect| {
+        matches!(effect, Effect::Push { push: Push::Assigned(assignment), .. }
+            if assignment.restore.iter().any(|point| point.fetched.is_some()))
+    };
+    assert_eq!(assigned.iter().filter(|effect| fetches(effect)).count(), 2, "{assigned:?}");
+    let lost = test.lose("c");
+    let gives_up = |effect: &Effect| matches!(effect, Effect::Push { push: Push::Checkpoint(_), .. });
+    assert!(!lost.iter().any(gives_up), "{lost:?}");
+    let _joined = test.join("d");
+    let _placed = test.rejoin_with("a", 1, copy(0, &[7]));
+    let assigned = test.hosted("a", 2);
+    assert_eq!(assigned.iter().filter(|effect| fetches(effect)).count(), 2, "{assigned:?}");
 }
 
 /// The report of its failure was lost: the round ends by its join.
