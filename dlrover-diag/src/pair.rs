@@ -200,7 +200,8 @@ fn listen(
     timeout: Duration,
     print: impl Fn(PairMeasured),
 ) -> Result<(), PairError> {
-    let failed = |source| PairError::Listen { at: format!("{host}:{port}"), source };
+    let at = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    let failed = |source| PairError::Listen { at: at.clone(), source };
     let listener = bind(host, port).map_err(failed)?;
     let listening = listen_for_pair(&listener).map_err(PairError::Ring)?;
     let address = listener.local_addr().map_err(failed)?;

@@ -50,16 +50,16 @@ struct Where {
     #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u64).range(1..=600), default_value = "10")]
     timeout: u64,
     /// A file with the job's token [env: DLROVER_JOB_TOKEN, DLROVER_JOB_TOKEN_FILE]
-    #[arg(long, value_name = "FILE", requires = "master")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["run_id", "pid"])]
     job_token_file: Option<std::path::PathBuf>,
     /// The CA of the job master, PEM [env: DLROVER_TLS_CA]
-    #[arg(long, value_name = "FILE", requires = "master")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["run_id", "pid"])]
     tls_ca: Option<std::path::PathBuf>,
     /// A client certificate, PEM [env: DLROVER_TLS_CERT]
-    #[arg(long, value_name = "FILE", requires = "master")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["run_id", "pid"])]
     tls_cert: Option<std::path::PathBuf>,
     /// Its key, PEM [env: DLROVER_TLS_KEY]
-    #[arg(long, value_name = "FILE", requires = "master")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["run_id", "pid"])]
     tls_key: Option<std::path::PathBuf>,
     /// How long a job master that was reached once, and is away, is waited for: it may be restarted
     #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u64).range(0..=86_400), default_value = "600")]

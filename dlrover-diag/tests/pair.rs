@@ -80,6 +80,15 @@ fn a_missing_peer_is_a_failure_and_a_bad_address_a_usage_error() {
 }
 
 #[test]
+fn an_address_that_cannot_be_listened_at_is_named_as_people_write_it() {
+    // Of the block for documentation: no host has it.
+    let output = diag(&["--listen", "2001:db8::1", "--patience", "0"]).output().unwrap();
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{words}");
+    assert!(words.starts_with("dlrover-diag: error: cannot listen at [2001:db8::1]:0: "), "{words}");
+}
+
+#[test]
 fn a_silent_peer_times_out_and_is_named() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();

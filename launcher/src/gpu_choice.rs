@@ -80,7 +80,7 @@ pub(crate) enum BadList {
     NotAllowed { entry: String, variable: &'static str },
     #[error("{entry} cannot be used: {why}")]
     Unusable { entry: String, why: String },
-    #[error("{entry} is taken by another launcher on this host")]
+    #[error("GPU {entry} is taken by another launcher on this host")]
     Taken { entry: String },
 }
 

@@ -40,7 +40,7 @@ Spelling:
 Exit codes:
   0    all workers succeeded
   1    the run failed, for any other reason
-  2    the command line cannot be parsed
+  2    the command line cannot be parsed, or its options contradict each other
   75   with DLROVER_MASTER_ADDR: too few nodes joined within join_timeout, or the job master was
        unreachable for that long
   201  a network check excluded this node: broken, unreachable, or slow

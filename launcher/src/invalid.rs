@@ -8,7 +8,7 @@ use crate::{cli::Given, gpu_choice::BadList, numa::CannotBind, resolve::redirect
 /// Why a run cannot be started as requested.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Invalid {
-    #[error("`{given}` is neither on nor off: the option is set to 1 or 0")]
+    #[error("`{given}` is neither on nor off: set it to 1 or 0")]
     PetSwitch { given: Given },
     #[error("`{given}` is not valid UTF-8, which this option requires")]
     NotUtf8 { given: Given },
@@ -116,7 +116,7 @@ pub(crate) enum Invalid {
     HostPorts { given: Given },
     #[error(
         "--virtual-local-rank gives each of the {workers} workers a device of its own, but `{given}` lists only \
-         {listed}"
+         {}", diagnosis::counted::counted(*.listed, "device")
     )]
     TooFewDevices { given: Given, workers: u32, listed: usize },
     #[error("cannot bind workers as `{given}` asks: {why}")]

@@ -179,6 +179,21 @@ pub fn unkillable(processes: Vec<Process>) -> Vec<UnkillableProcess> {
         .collect()
 }
 
+/// Where in the kernel a process waits, for messages: a function, or `unknown`.
+#[must_use]
+pub fn wait_channel(pid: i32) -> String {
+    let wchan = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+    function_of(&wchan).to_owned()
+}
+
+/// The function in the content of `wchan`, where `0` stands for none, and for one that may not be read.
+fn function_of(wchan: &str) -> &str {
+    match wchan {
+        "" | "0" => "unknown",
+        function => function,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::process::{Command, Stdio};
@@ -223,6 +238,14 @@ mod tests {
         assert!(headless.is_alive(), "{headless:?}");
         assert_eq!(kill_pass(|| process(pid)), 1);
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_wait_channel_is_a_function_or_unknown() {
+        assert_eq!(function_of("rpc_wait_bit_killable"), "rpc_wait_bit_killable");
+        assert_eq!(function_of("0"), "unknown");
+        assert_eq!(function_of(""), "unknown");
+        assert_eq!(wait_channel(i32::MAX), "unknown", "there is no such process");
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub struct CheckTerms {
     pub on_inconclusive: OnInconclusive,
     /// When a node is tainted for a fault that may be temporary.
     pub taint_flaky: Tainting,
-    /// What follows from a path that is known to be cut.
+    /// What follows from a path that is known to be down.
     pub on_bad_path: OnBadPath,
 }
 

@@ -45,6 +45,11 @@ impl FromIterator<NodeRank> for Missing {
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.runs.as_slice() {
+            [] => "",
+            [(first, last)] if first == last && self.more == 0 => "node rank ",
+            _ => "node ranks ",
+        })?;
         for (index, (first, last)) in self.runs.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
             write!(f, "{comma}{first}")?;
@@ -70,9 +75,11 @@ mod tests {
     #[test]
     fn ranks_are_shown_as_runs() {
         assert_eq!(missing([]).to_string(), "");
-        assert_eq!(missing([2, 3]).to_string(), "2-3");
-        assert_eq!(missing([0, 1, 2, 5, 7, 8]).to_string(), "0-2,5,7-8");
-        assert_eq!(missing(1..4096).to_string(), "1-4095");
+        assert_eq!(missing([2]).to_string(), "node rank 2");
+        assert_eq!(missing([2, 3]).to_string(), "node ranks 2-3");
+        assert_eq!(missing([2, 4]).to_string(), "node ranks 2,4");
+        assert_eq!(missing([0, 1, 2, 5, 7, 8]).to_string(), "node ranks 0-2,5,7-8");
+        assert_eq!(missing(1..4096).to_string(), "node ranks 1-4095");
     }
 
     #[test]
@@ -80,6 +87,9 @@ mod tests {
         let missing = missing((0..4096).filter(|rank| rank % 2 == 1 || *rank > 4000));
         assert_eq!(missing.runs.len(), RUNS);
         let message = missing.to_string();
-        assert!(message.starts_with("1,3,5,") && message.ends_with(",61,63 and 2063 more"), "{message}");
+        assert!(
+            message.starts_with("node ranks 1,3,5,") && message.ends_with(",61,63 and 2063 more"),
+            "{message}"
+        );
     }
 }

@@ -285,6 +285,7 @@ fn testing(order: &CheckOrder, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 counted(*size, "node")
             );
         }
+        Test::Pair if partners.len() > 1 => f.write_str("testing the links to ")?,
         Test::Pair => f.write_str("testing the link to ")?,
     }
     for (index, Partner { number, name, address, .. }) in partners.iter().enumerate() {

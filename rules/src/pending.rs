@@ -82,7 +82,7 @@ impl fmt::Display for Pending {
                 }
                 f.write_str(if *most == 1 { " node joined" } else { " nodes joined" })?;
                 if let Some(missing) = missing.as_ref().filter(|missing| !missing.is_empty()) {
-                    write!(f, ", missing node ranks: {missing}")?;
+                    write!(f, ", missing: {missing}")?;
                 }
                 if let (0, Some(starts_in)) = (stopping, starts_in) {
                     let seconds = starts_in.as_millis().div_ceil(1000);
@@ -162,7 +162,7 @@ mod tests {
         let missing = Some([NodeRank(1), NodeRank(2)].into_iter().collect());
         assert_eq!(
             pending(1, missing, None).to_string(),
-            "1 of 2-4 nodes joined, missing node ranks: 1-2 (63 s of 600 s)"
+            "1 of 2-4 nodes joined, missing: node ranks 1-2 (63 s of 600 s)"
         );
         let soon = pending(3, None, Some(Duration::from_millis(1400)));
         assert_eq!(soon.to_string(), "3 of 2-4 nodes joined; starting in 2 s unless more join");

@@ -1,6 +1,9 @@
 //! How the whole job ended.
 
-use std::{fmt, time::Duration};
+use std::{
+    fmt::{self, Write as _},
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -128,7 +131,7 @@ impl fmt::Display for JobFailure {
                     waited.as_secs_f64()
                 )?;
                 if let Some(missing) = missing.as_ref().filter(|missing| !missing.is_empty()) {
-                    write!(f, "; missing node ranks: {missing}")?;
+                    write!(f, "; missing: {missing}")?;
                 }
                 for loss in losses {
                     write!(f, "; {loss}")?;
@@ -144,7 +147,11 @@ impl fmt::Display for JobFailure {
             Self::Stopped { signal } => write!(f, "the launcher was stopped by {}", stop_signal(*signal)),
             Self::Inconclusive { named, of, nodes, why } => {
                 f.write_str("the network check is inconclusive and cannot tell ")?;
-                let names = named.iter().map(NodeName::to_string).collect::<Vec<_>>().join(", ");
+                let mut names = named.iter().map(NodeName::to_string).collect::<Vec<_>>().join(", ");
+                let more = (*of as usize).saturating_sub(named.len());
+                if more > 0 {
+                    write!(names, " and {more} more")?;
+                }
                 match of {
                     1 => write!(f, "whether {names} (1 of {} checked) is at fault", counted(*nodes, "node"))?,
                     _ => write!(f, "which of these {of} nodes (of {nodes} checked) is at fault: {names}")?,
@@ -156,14 +163,14 @@ impl fmt::Display for JobFailure {
                 // The command may fail for reasons of its own, and on every node.
                 f.write_str(match (why.contains(CHECK_COMMAND), of) {
                     (true, 1) => {
-                        "Run the check command by hand on this node first, then check the network between it and \
-                         the others"
+                        "Run the check command by hand on that node first, then check the network between it \
+                         and the others"
                     }
                     (true, _) => {
                         "Run the check command by hand on each of these nodes first, then check the network \
                          between them"
                     }
-                    (false, 1) => "Check this node first, then the network between it and the others",
+                    (false, 1) => "Check that node first, then the network between it and the others",
                     (false, _) => "Check these nodes first, then the network between them",
                 })?;
                 f.write_str(". With one more healthy node, the check could decide")
@@ -195,6 +202,7 @@ impl fmt::Display for JobFailure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::NodeId;
 
     #[test]
     fn a_timeout_names_missing_ranks() {
@@ -206,6 +214,38 @@ mod tests {
             losses: Vec::new(),
             refused: None,
         };
-        assert_eq!(failure.to_string(), "2 of 4 nodes joined within 600 s; missing node ranks: 2-3");
+        assert_eq!(failure.to_string(), "2 of 4 nodes joined within 600 s; missing: node ranks 2-3");
+    }
+
+    /// The first `named` of `of` nodes in doubt have names.
+    fn inconclusive(named: u32, of: u32) -> String {
+        let name = |rank| NodeName {
+            rank: Some(NodeRank(rank)),
+            host: format!("host-{rank}"),
+            address: String::new(),
+            node_id: NodeId(format!("id-{rank}")),
+        };
+        let named = (0..named).map(name).collect();
+        JobFailure::Inconclusive { named, of, nodes: 64, why: String::new() }.to_string()
+    }
+
+    #[test]
+    fn nodes_in_doubt_without_a_name_are_counted() {
+        let two = "is at fault: node rank 0 (host-0), node rank 1 (host-1)";
+        let some = inconclusive(2, 5);
+        let text = format!("which of these 5 nodes (of 64 checked) {two} and 3 more; no node is tainted");
+        assert!(some.contains(&text), "{some}");
+        let all = inconclusive(2, 2);
+        let end = "; no node is tainted. Check these nodes first, then the network between them";
+        let text = format!("which of these 2 nodes (of 64 checked) {two}{end}");
+        assert!(all.contains(&text), "{all}");
+    }
+
+    #[test]
+    fn one_node_in_doubt_is_not_the_node_that_says_so() {
+        let one = inconclusive(1, 1);
+        let start = "whether node rank 0 (host-0) (1 of 64 nodes checked) is at fault; no node is tainted. Check \
+                     that node first, then the network between it and the others";
+        assert!(one.contains(start), "{one}");
     }
 }

@@ -79,7 +79,7 @@ fn with_dlrover_master_a_replacement_revives_the_job() {
     job.touch("fail");
     let outcome = second.finish().expect_code(1);
     assert!(outcome.stderr.contains("rank 1 (local rank 0, pid "), "{outcome:#?}");
-    let _waits = job.await_output(&first, "1 of 2 nodes joined, missing node ranks: 1 (");
+    let _waits = job.await_output(&first, "1 of 2 nodes joined, missing: node rank 1 (");
     let replacement = job.node(9).env("NODE_RANK", "1").flags(["--nnodes=2"]).start();
     let world = job.await_world(2, 1);
     assert_eq!(support::cluster::places(&world), [1, 9]);

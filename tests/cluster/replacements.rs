@@ -10,7 +10,7 @@ fn a_replacement_takes_the_place_of_a_killed_node() {
     let [first, second] = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
     let before = job.await_world(2, 0);
     kill_node(second);
-    let _waits = job.await_output(&first, "1 of 2 nodes joined, missing node ranks: 1 (");
+    let _waits = job.await_output(&first, "1 of 2 nodes joined, missing: node rank 1 (");
     job.await_death(&before[0]);
     let replacement = job.node(9).env("NODE_RANK", "1").flags(["--nnodes=2"]).start();
     let world = job.await_world(2, 1);

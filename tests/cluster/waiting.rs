@@ -13,10 +13,10 @@ fn error(stderr: &str) -> &str {
 fn waiting_nodes_are_told_which_ranks_are_missing() {
     let mut job = cluster();
     let first = job.ranked(0).flags(["--nnodes=3"]).start();
-    let _one = job.await_output(&first, "1 of 3 nodes joined, missing node ranks: 1-2 (");
+    let _one = job.await_output(&first, "1 of 3 nodes joined, missing: node ranks 1-2 (");
     let third = job.ranked(2).flags(["--nnodes=3"]).start();
-    let _two = job.await_output(&first, "2 of 3 nodes joined, missing node ranks: 1 (");
-    let output = job.await_output(&third, "2 of 3 nodes joined, missing node ranks: 1 (");
+    let _two = job.await_output(&first, "2 of 3 nodes joined, missing: node rank 1 (");
+    let output = job.await_output(&third, "2 of 3 nodes joined, missing: node rank 1 (");
     assert!(output.contains(" s of 600 s"), "{output}");
     let second = job.ranked(1).flags(["--nnodes=3"]).start();
     let _world = job.await_world(3, 0);
@@ -29,7 +29,7 @@ fn too_few_nodes_all_exit_with_one_message_and_75() {
     let line = ["--nnodes=3", "--rdzv-conf=join_timeout=4"];
     let nodes = [0, 2].map(|rank| job.ranked(rank).flags(line).start());
     let outcomes = job.finish(nodes, 75);
-    let sentence = "2 of 3 nodes joined within 4 s; missing node ranks: 1";
+    let sentence = "2 of 3 nodes joined within 4 s; missing: node rank 1";
     assert!(error(&outcomes[0].stderr).ends_with(sentence), "{outcomes:#?}");
     assert_eq!(error(&outcomes[0].stderr), error(&outcomes[1].stderr));
     let master = job.finish_master().expect_code(1);
@@ -47,7 +47,7 @@ fn a_node_that_does_not_fit_is_named_when_the_others_have_waited_in_vain() {
     let outcomes = job.finish([first, other], 75);
     let end = error(&outcomes[0].stderr);
     let (before, why) = end.split_once("rejected node rank 1 (").expect(end);
-    assert!(before.ends_with("1 of 2 nodes joined within 4 s; missing node ranks: 1; "), "{end}");
+    assert!(before.ends_with("1 of 2 nodes joined within 4 s; missing: node rank 1; "), "{end}");
     assert!(why.contains("): the job has nnodes=2:2, the joining node has nnodes=3:3; "), "{end}");
     let master = job.finish_master().expect_code(1);
     assert!(master.stderr.contains(why), "{master:#?}");

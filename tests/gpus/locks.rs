@@ -32,7 +32,7 @@ fn the_second_launcher_chooses_from_the_rest() {
         third.stderr
     );
     let refused = node.launch(&["--nproc-per-node=1", "--gpu-select=3"]).finish().expect_code(1);
-    assert!(refused.stderr.contains("3 is taken by another launcher on this host"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("GPU 3 is taken by another launcher on this host"), "{}", refused.stderr);
 
     first.touch("end");
     assert_eq!(seen(&first.finish().expect_code(0)), [0, 1, 2, 3]);

@@ -31,4 +31,12 @@ fn all_but_the_health_check_requires_the_token() {
     assert_eq!(shown.status.code(), Some(0), "{shown:?}");
     let shown = diag_command(&["status", job.address()]).env("DLROVER_JOB_TOKEN", "s3cret").output().unwrap();
     assert_eq!(shown.status.code(), Some(0), "{shown:?}");
+    // The address may come from the variable, too. Without one the file is of no use.
+    let mut by_variable = diag_command(&["status", "--job-token-file", path]);
+    let shown = by_variable.env("DLROVER_MASTER_ADDR", job.address()).output().unwrap();
+    assert_eq!(shown.status.code(), Some(0), "{shown:?}");
+    let refused = diag(&["status", "--job-token-file", path]);
+    let stderr = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("--job-token-file requires the address of the job master"), "{stderr}");
 }

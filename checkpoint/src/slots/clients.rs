@@ -348,14 +348,16 @@ impl Saver {
         };
         let (round, world, ranks) = (terms.round, terms.world, terms.ranks());
         if hello.world != world || !ranks.contains(&hello.rank) {
+            let last = ranks.end.saturating_sub(1);
+            let own = if last == ranks.start {
+                format!("rank {last}")
+            } else {
+                format!("ranks {} to {last}", ranks.start)
+            };
             let text = format!(
-                "rank {} of {} is not on this node, which has ranks {} to {} of {}; do not change RANK and \
+                "rank {} of {} is not on this node, which has {own} of {world}; do not change RANK and \
                  WORLD_SIZE",
-                hello.rank,
-                hello.world,
-                ranks.start,
-                ranks.end.saturating_sub(1),
-                world
+                hello.rank, hello.world
             );
             return refuse(Invalid, text);
         }

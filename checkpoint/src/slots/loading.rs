@@ -205,8 +205,8 @@ impl Saver {
         let Some(files) = left.front().map(|candidate| candidate.files.clone()) else {
             let why = if passed.is_empty() { "it has no step on disk".to_owned() } else { passed.join("; ") };
             let text = format!(
-                "no checkpoint in {dir} can be loaded: {why}. Training does not start from scratch: restore the files, \
-                 or use another folder"
+                "no checkpoint in {dir} can be loaded: {why} ({reason}). Training does not start from scratch: \
+                 restore the files, or use another folder"
             );
             return (Loading::Start, refuse(ErrorCode::NothingLoads, text));
         };

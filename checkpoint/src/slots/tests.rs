@@ -221,6 +221,14 @@ fn refused(effects: &[Effect]) -> crate::message::ErrorCode {
     }
 }
 
+/// The text of the only reply, which must be a refusal.
+fn refusal_text(effects: &[Effect]) -> &str {
+    match effects {
+        [Effect::Reply { reply: Reply::Error(Refusal { text, .. }), .. }] => text,
+        _ => panic!("{effects:?}"),
+    }
+}
+
 fn waited(connection: Connection, state: crate::message::WaitState, step: u64) -> Effect {
     reply(connection, Reply::Waited { state, step: Some(step), error: None })
 }

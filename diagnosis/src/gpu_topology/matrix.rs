@@ -64,7 +64,7 @@ pub enum BadMatrix {
     #[error("row GPU{row} of the topology table: {name}")]
     Link { row: usize, name: UnknownLink },
     /// A bandwidth that is not a number, or out of range.
-    #[error("row {row} of the bandwidth table: `{name}` is not a bandwidth in GB/s from 0 to 10000")]
+    #[error("row GPU{row} of the bandwidth table: `{name}` is not a bandwidth in GB/s from 0 to 10000")]
     Number { row: usize, name: String },
     /// `X` must be on the diagonal only.
     #[error(

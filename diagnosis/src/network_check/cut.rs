@@ -1,4 +1,4 @@
-//! What follows from paths that are known to be cut: the largest set of nodes in which every pair is connected.
+//! What follows from paths that are known to be down: the largest set of nodes in which every pair is connected.
 //!
 //! Large elements first: a rack with a dead uplink is an island, and so is a pod. The island with the most nodes is
 //! kept, of equal ones that with the lowest node. In it racks with a dead path between them are compared, then nodes

@@ -24,7 +24,7 @@ pub struct Policy {
     pub diagnose_links: bool,
     /// When a node that passes and fails by turns, or went away, is tainted.
     pub taint_flaky: Tainting,
-    /// What follows from a path that is known to be cut.
+    /// What follows from a path that is known to be down.
     pub on_bad_path: OnBadPath,
     /// The share of the nodes, in thousandths, above which no node is tainted; see [`TaintGuard`](super::TaintGuard).
     pub taint_guard_permille: u32,
@@ -87,7 +87,7 @@ impl fmt::Display for Tainting {
     }
 }
 
-/// What follows from a path between healthy nodes that is known to be cut.
+/// What follows from a path between healthy nodes that is known to be down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OnBadPath {
     /// The largest set of nodes in which every pair is connected takes part; the rest is `unreachable`.

@@ -247,7 +247,7 @@ fn range_text(values: &[Repetition]) -> Option<String> {
     };
     let there = range(&values.iter().map(|it| it.there).collect::<Vec<_>>())?;
     let back = range(&values.iter().filter_map(|it| it.back).collect::<Vec<_>>());
-    Some(back.map_or_else(|| there.clone(), |back| format!("0->1 {there}, 1->0 {back}")))
+    Some(back.map_or_else(|| there.clone(), |back| format!("first->second {there}, second->first {back}")))
 }
 
 /// The direction that is too slow, where the other is not: a transmitter and a receiver fail separately, so

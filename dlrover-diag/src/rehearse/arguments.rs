@@ -43,7 +43,7 @@ pub(super) struct Size {
     /// How many racks in a row are one pod, 1 to R; without it no pods are known
     #[arg(long, value_name = "M", allow_hyphen_values = true)]
     pub(super) pod_size: Option<String>,
-    /// Times are multiplied by exp(SIGMA x Z), 0 to 2
+    /// Times are multiplied by exp(SIGMA x Z), Z from the standard normal distribution; SIGMA is 0 to 2
     #[arg(long, value_name = "SIGMA", allow_hyphen_values = true, default_value = "0")]
     pub(super) noise: String,
 }
@@ -108,17 +108,18 @@ pub(super) struct Check {
     /// Confirm stragglers by further rounds, and taint them
     #[arg(long)]
     pub(super) exclude_straggler: bool,
-    /// Slower than X times the others is a straggler
+    /// A node is a straggler when it takes more than X times as long as the mean of the others
     #[arg(long, value_name = "X", allow_hyphen_values = true, default_value = "2.0")]
     pub(super) straggler_ratio: String,
-    /// No taint when more than this share deserves it [default: 0.3]
+    /// When more than this share of the nodes (and more than 2) would be tainted, no node is tainted and the job fails
+    /// [default: 0.3]
     #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
     pub(super) taint_guard: Option<String>,
     /// When a flaky or lost node is tainted: now, confirmed (an earlier check found it, too: never in a rehearsal, which
     /// is a first check) or never
     #[arg(long, value_name = "WHEN", allow_hyphen_values = true, default_value = "confirmed")]
     pub(super) taint_flaky: String,
-    /// What follows from a path that is known to be cut: exclude (the largest set of nodes that are all connected
+    /// What follows from a path that is known to be down: exclude (the largest set of nodes that are all connected
     /// continues), fail or proceed
     #[arg(long, value_name = "WHAT", allow_hyphen_values = true, default_value = "exclude")]
     pub(super) on_bad_path: String,
@@ -126,8 +127,8 @@ pub(super) struct Check {
 
 #[derive(Debug, Args)]
 pub(super) struct Runs {
-    /// This many rehearsals, each with a seed of its own; a summary in one line, and the seeds of the runs in which
-    /// something went wrong, 1 to 1000000000
+    /// This many rehearsals, 1 to 1000000000, each with a seed of its own; a summary in one line, and the seeds of the
+    /// runs in which something went wrong
     #[arg(long, value_name = "COUNT", allow_hyphen_values = true)]
     pub(super) repeat: Option<String>,
     /// This many random clusters for every kind of broken element, of 4 to 1024 nodes; a table by kind. No guard

@@ -19,7 +19,7 @@ impl Job {
         let is_in_doubt = outcome.nodes.iter().any(|node| node.verdict == NodeVerdict::Inconclusive);
         let without = outcome.nodes.iter().filter(|node| node.excluded).count();
         if outcome.guard.mass_failure {
-            Self::Fails { code: MASS_FAILURE, why: "a mass failure" }
+            Self::Fails { code: MASS_FAILURE, why: "more faulty nodes than --taint-guard allows" }
         } else if is_in_doubt {
             Self::Fails { code: INCONCLUSIVE, why: "inconclusive, and --on-inconclusive=fail" }
         } else if outcome.cut.is_some() && policy.on_bad_path == OnBadPath::Fail {

@@ -133,7 +133,7 @@ fn word(kind: Kind) -> &'static str {
     match kind {
         Kind::Screen => "screen",
         Kind::Witness => "witness",
-        Kind::Suspects => "seed",
+        Kind::Suspects => "suspects",
         Kind::Coverage => "coverage",
         Kind::Retest => "retest",
         Kind::Sibling => "sibling",

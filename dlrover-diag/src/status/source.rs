@@ -23,6 +23,9 @@ pub(super) enum SourceError {
     /// What was given is not an address.
     #[error("`{given}` is not an address: {why}")]
     Address { given: String, why: &'static str },
+    /// An option of a job master, and none is asked.
+    #[error("{option} requires the address of the job master: HOST:PORT, or DLROVER_MASTER_ADDR")]
+    NoMaster { option: &'static str },
     /// The token.
     #[error(transparent)]
     Token(#[from] JobTokenError),
@@ -33,8 +36,8 @@ pub(super) enum SourceError {
     #[error(transparent)]
     Local(#[from] LocalError),
     /// No answer came in time.
-    #[error("the job master did not answer within {} s (--timeout)", limit.as_secs())]
-    Slow { limit: Duration },
+    #[error("{asked} did not answer within {} s (--timeout)", limit.as_secs())]
+    Slow { asked: String, limit: Duration },
     /// The master was reached once, and has not come back in time.
     #[error(
         "no contact with the job master for {} s (--reconnect-timeout): the job has ended, or the job master \
@@ -76,7 +79,19 @@ impl Source {
             Selector::OnlyJob => variable("DLROVER_MASTER_ADDR"),
             Selector::RunId(_) | Selector::Launcher(_) => None,
         });
-        let Some(given) = given else { return Ok(Self::Local { selector, followed: None }) };
+        let Some(given) = given else {
+            // The launchers of this node ask their master with their own credentials.
+            let options = [
+                ("--job-token-file", &at.job_token_file),
+                ("--tls-ca", &at.tls_ca),
+                ("--tls-cert", &at.tls_cert),
+                ("--tls-key", &at.tls_key),
+            ];
+            return match options.into_iter().find(|(_, file)| file.is_some()) {
+                Some((option, _)) => Err(SourceError::NoMaster { option }),
+                None => Ok(Self::Local { selector, followed: None }),
+            };
+        };
         let endpoint =
             Endpoint::of_master(&given).map_err(|why| SourceError::Address { given: given.clone(), why })?;
         let file =
@@ -107,7 +122,7 @@ impl Source {
             };
             parse(&text)
         };
-        timeout(limit, asking).await.unwrap_or(Err(SourceError::Slow { limit }))
+        timeout(limit, asking).await.unwrap_or_else(|_| Err(self.slow(limit)))
     }
 
     /// Follows; the first status comes within `limit`, or not at all.
@@ -125,7 +140,19 @@ impl Source {
                 Self::Local { selector, followed: None } => Statuses::Local(local::follow(selector).await?),
             })
         };
-        timeout(limit, asking).await.unwrap_or(Err(SourceError::Slow { limit }))
+        timeout(limit, asking).await.unwrap_or_else(|_| Err(self.slow(limit)))
+    }
+
+    /// No answer came within `limit`.
+    fn slow(&self, limit: Duration) -> SourceError {
+        let asked = match self {
+            Self::Master(at) => {
+                let endpoint = Endpoint { host: at.host.clone(), port: at.port };
+                format!("the job master at {endpoint}")
+            }
+            Self::Local { .. } => "the launchers of this node".to_owned(),
+        };
+        SourceError::Slow { asked, limit }
     }
 }
 
@@ -154,4 +181,53 @@ impl Statuses {
 
 fn parse(text: &str) -> Result<JobStatus, SourceError> {
     serde_json::from_str(text).map_err(SourceError::Document)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+    use crate::Subcommand;
+
+    /// The source of `status` with these arguments and this `DLROVER_MASTER_ADDR`.
+    fn source(master: &str, arguments: &str) -> Result<Source, SourceError> {
+        let line = format!("status {arguments}");
+        let Ok(Subcommand::Status(arguments)) = crate::parse(&line) else { panic!("{line}") };
+        let env = [(OsString::from("DLROVER_MASTER_ADDR"), OsString::from(master))];
+        Source::new(&arguments.at, Environment(&env))
+    }
+
+    #[test]
+    fn files_for_the_job_master_are_used_wherever_its_address_comes_from() {
+        for (master, arguments) in [("m:1", "--tls-ca ca"), ("", "m:1 --tls-ca ca")] {
+            let Ok(Source::Master(at)) = source(master, arguments) else { panic!("{master} {arguments}") };
+            assert_eq!((&*at.host, at.port), ("m", 1), "{master} {arguments}");
+            assert_eq!(at.trust.tls.ca, Some(PathBuf::from("ca")), "{master} {arguments}");
+        }
+        for option in ["--job-token-file", "--tls-ca", "--tls-cert", "--tls-key"] {
+            let Err(error) = source("", &format!("{option} file")) else { panic!("{option}") };
+            assert_eq!(
+                error.to_string(),
+                format!("{option} requires the address of the job master: HOST:PORT, or DLROVER_MASTER_ADDR")
+            );
+            for local in ["--pid 7", "--run-id llm"] {
+                assert!(crate::parse(&format!("status {local} {option} file")).is_err(), "{local} {option}");
+            }
+        }
+        assert!(matches!(source("", ""), Ok(Source::Local { .. })));
+    }
+
+    #[test]
+    fn a_timeout_is_reported_with_what_was_asked() {
+        let limit = Duration::from_secs(3);
+        for (master, asked) in [
+            ("10.0.0.1:7", "the job master at 10.0.0.1:7"),
+            ("[fd00::1]:7", "the job master at [fd00::1]:7"),
+            ("", "the launchers of this node"),
+        ] {
+            let error = source(master, "").unwrap().slow(limit);
+            assert_eq!(error.to_string(), format!("{asked} did not answer within 3 s (--timeout)"));
+        }
+    }
 }

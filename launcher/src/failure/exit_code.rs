@@ -13,7 +13,7 @@ use crate::resolve::Rendezvous;
 pub const SUCCEEDED: u8 = 0;
 /// The run failed, for any other reason (torchrun: the same).
 pub const FAILED: u8 = 1;
-/// The command line cannot be parsed (argparse: the same).
+/// The command line cannot be parsed (argparse: the same), or its options contradict each other.
 pub const USAGE: u8 = 2;
 /// With `--propagate-exit-code`: a worker was killed by the kernel's out-of-memory killer. DLRover's operator
 /// reads it so.

@@ -163,8 +163,8 @@ super::options! {
     }
     "Output and logs" {
         LogDir = option("log-dir", "DIR", Text).of_torchrun(),
-            "Where logs and error files go, each run in a directory of its own [default: a temporary one]; /dev/null: none \
-             are written";
+            "Where logs and error files go, each run in a directory of its own [default: DLROVER_LOG_AGENT_DIR, else a \
+             temporary one]; /dev/null: none are written";
         Redirects = option("redirects", "STREAMS", Text).short('r').default("0").of_torchrun(),
             "Write streams to log files instead of the console: 0 none, 1 stdout, 2 stderr, 3 both, or by local rank: \
              0:3,1:2";
@@ -172,7 +172,7 @@ super::options! {
             "Write streams to log files and to the console; values as for --redirects";
         LogLinePrefixTemplate = option("log-line-prefix-template", "TEMPLATE", Text).of_torchrun(),
             "The prefix of each tee'd line on the console, of ${role_name}, ${local_rank}, ${rank} and ${hostname} \
-             [default: [${role_name}${local_rank}]:]";
+             [default: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, else [${role_name}${local_rank}]:]";
         LocalRanksFilter = option("local-ranks-filter", "R,R,...", Text).of_torchrun(),
             "Show only these local ranks on the console; log files stay complete";
         DuplicateStdoutFilters = option("duplicate-stdout-filters", "TEXT,...", List).of_torchrun(),

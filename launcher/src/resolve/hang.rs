@@ -40,7 +40,8 @@ pub(super) fn terms(cli: &Cli, env: Environment<'_>) -> Result<Option<HangTerms>
     // A longer timeout does not require that both are given.
     let grace = if cli.is_given(Flag::HangGrace) { grace } else { grace.max(timeout) };
     if grace < timeout {
-        let range = "a number of seconds, at least that of --hang-timeout";
+        let range = "a number of seconds, at least that of --hang-timeout (if not given: \
+                     XPU_TIMER_HANG_TIMEOUT, else 300)";
         return Err(Invalid::OutOfRange { given: cli.given(Flag::HangGrace), range });
     }
     let on_hang = match one_of(cli, Flag::OnHang)? {

@@ -56,7 +56,7 @@ impl<'a> Conf<'a> {
                     return bad(why.to_owned());
                 }
                 (key, "") => {
-                    return bad(format!("option '{key}' must have a value specified, as in {key}=60"));
+                    return bad(format!("option '{key}' must have a value specified, as in {key}=VALUE"));
                 }
                 (key, value) => pairs.push((key, value)),
             }

@@ -362,7 +362,7 @@ impl Collector for Metrics {
         families.one_counter("dlrover_rounds", "Rounds whose workers were started", float(totals.rounds))?;
         families.one_counter(
             "dlrover_node_losses",
-            "Nodes that were lost or left",
+            "Nodes that were lost, left, failed for the last time, or were excluded by a check",
             float(totals.node_losses),
         )?;
         families.one_counter(

@@ -5,7 +5,6 @@
 //! before Linux 5.3 the id counts only while its start time is the same.
 
 use std::{
-    fs,
     io::{self, Seek as _, Write as _},
     os::{
         fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd},
@@ -174,8 +173,7 @@ impl Process {
     pub(super) fn stuck(&self) -> String {
         let pid = self.pid;
         let state = tree::process(pid).map_or('?', |process| process.state);
-        let channel = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
-        let channel = if channel.is_empty() { "unknown" } else { &channel };
+        let channel = tree::wait_channel(pid);
         format!("the probe (process {pid}) survived SIGKILL: state {state}, waiting in {channel}")
     }
 }

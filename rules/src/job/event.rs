@@ -406,7 +406,9 @@ impl fmt::Display for Log {
             ),
             Self::Gone { node, gone, losses: None, .. } => write!(f, "{node} {gone}"),
             Self::Gone { node, gone, losses: Some(losses), limit } => {
-                write!(f, "{node} {gone} ({losses} of {limit} replacements used for this node rank)")
+                // The loss that ends the job is counted too, but no replacement was used for it.
+                let used = losses.min(limit);
+                write!(f, "{node} {gone} ({used} of {limit} replacements used for this node rank)")
             }
             // Its reason precedes it: `Gone`.
             Self::Regrouped { round, why: Regroup::NodeGone { node, .. } } => {

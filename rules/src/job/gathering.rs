@@ -10,7 +10,8 @@ use crate::{
     fence::FenceTerms,
     ids::{NodeId, NodeRank, Round},
     liveness::{LossCause, silence_of},
-    node::{JoinRequest, address_order},
+    node::{JoinRequest, NodeName, address_order},
+    pending::Pending,
     push::Push,
     topology::Topology,
     verdict::{JobFailure, JobVerdict},
@@ -507,11 +508,16 @@ impl Job {
             return self.choose(now, size);
         }
         let needed = terms.least();
-        if let (Some(_), Some(held)) = (
-            terms.world_of(self.waiting.len()),
-            self.pending_absent(now, *since).filter(|_| self.has_absent()),
-        ) {
-            self.lost.push(held.to_string());
+        if terms.world_of(self.waiting.len()).is_some()
+            && self.has_absent()
+            && let Some(Pending::Fenced { nodes, more, .. }) = self.pending_absent(now, *since)
+        {
+            let names = nodes.iter().map(NodeName::to_string).collect::<Vec<_>>().join(", ");
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            self.lost.push(format!(
+                "no round began, because {names}{more} may still run workers; make sure that these workers \
+                 have ended before the job is started again"
+            ));
         }
         let waited = terms.join_timeout;
         let failure = JobFailure::TimedOut {

@@ -3,7 +3,7 @@
 //! The agent reaps all its children in one place, so nothing here depends on a status; a pidfd says when it has ended.
 
 use std::{
-    fs, io,
+    io,
     os::{
         fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd},
         unix::process::CommandExt as _,
@@ -135,8 +135,7 @@ impl Process {
     pub(super) fn stuck(&self) -> String {
         let pid = self.pid;
         let state = tree::process(pid).map_or('?', |process| process.state);
-        let channel = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
-        let channel = if channel.is_empty() { "unknown" } else { &channel };
+        let channel = tree::wait_channel(pid);
         format!("the saver (process {pid}) survived SIGKILL: state {state}, waiting in {channel}")
     }
 }

@@ -78,7 +78,7 @@ fn a_job_that_lacks_a_node_checks_the_replacement_with_the_others() {
     let left = take(&mut nodes, 2);
     let _said = job.leave([left], 201);
     for node in &nodes {
-        let _waits = job.await_output(node, "3 of 4 nodes joined, missing node ranks: 2");
+        let _waits = job.await_output(node, "3 of 4 nodes joined, missing: node rank 2");
     }
     assert_eq!(job.ran(), [], "three are not four");
     nodes.push(job.line_as(4, 2).start());

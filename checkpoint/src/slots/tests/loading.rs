@@ -115,6 +115,8 @@ fn a_damaged_step_in_memory_is_taken_from_disk_or_not_at_all() {
     // An older step is there, but the other ranks have this one.
     let older = bench.folder_read(&dir(), folder(1, &[1], 1));
     assert_eq!(refused(&older[1..]), ErrorCode::NothingLoads);
+    let reason = "step 2 has no manifest (step 2 in memory cannot be used: bad sum). Training does not start";
+    assert!(refusal_text(&older[1..]).contains(reason), "{older:?}");
 }
 
 #[test]
@@ -213,6 +215,11 @@ fn a_step_that_is_asked_for_is_that_step() {
     assert_eq!(files[0].path, path(1, 0));
     let failed = checked(&mut bench, check, Err("gone"));
     assert_eq!(refused(&failed[1..]), ErrorCode::NothingLoads);
+    assert_eq!(
+        refusal_text(&failed[1..]),
+        "no checkpoint in /ckpt can be loaded: step 1 cannot be loaded: gone (step 1 was requested). Training \
+         does not start from scratch: restore the files, or use another folder"
+    );
 }
 
 #[test]

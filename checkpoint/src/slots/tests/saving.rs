@@ -52,6 +52,25 @@ fn workers_of_another_round_run_and_rank_are_refused() {
 }
 
 #[test]
+fn a_refused_rank_is_told_the_ranks_of_this_node() {
+    for (first_rank, local_world_size, own) in [(1, 1, "rank 1"), (2, 2, "ranks 2 to 3")] {
+        let mut bench = Bench::new(1 << 30);
+        bench.agent(ToSaver::Round {
+            round: 0,
+            world: 4,
+            first_rank,
+            local_world_size,
+            restore: Vec::new(),
+            memory_is_void: false,
+        });
+        let connection = bench.connect(Process(1));
+        let answer = bench.send(connection, Request::Hello(hello(0, 4, Role::Writer)));
+        let start = format!("rank 0 of 4 is not on this node, which has {own} of 4; do not change");
+        assert!(refusal_text(&answer).starts_with(&start), "{answer:?}");
+    }
+}
+
+#[test]
 fn a_shard_has_one_writer_until_it_is_dead() {
     let mut bench = Bench::in_round(1);
     let first = bench.admitted(Process(1), hello(0, 1, Role::Writer));

@@ -73,7 +73,7 @@ fn measured_bandwidths_are_a_matrix() {
     assert_eq!(best(&matrix, set(&[0, 2]), 2).score.ring_mbps, 9000);
     for (text, message) in [
         ("0,1\n1,0\n1,1\n", "row GPU0 has 2 of 3"),
-        ("0,1\nfast,0\n", "`fast` is not a bandwidth"),
+        ("0,1\nfast,0\n", "row GPU1 of the bandwidth table: `fast` is not a bandwidth"),
         ("0,-1\n1,0\n", "`-1` is not a bandwidth"),
         ("0,inf\n1,0\n", "`inf` is not a bandwidth"),
         ("0,NaN\n1,0\n", "`NaN` is not a bandwidth"),

@@ -8,7 +8,7 @@ const FEWEST_NODES: u32 = 4;
 const MAX_NODES: [u32; 8] = [8, 12, 16, 16, 32, 64, 256, 1024];
 /// The most racks, and the most nodes in a rack.
 const MAX_RACKS: u32 = 64;
-/// The factor of a slow card.
+/// The factor of a slow network interface.
 const SLOWER: f64 = 4.0;
 /// The share of tests in which a flaky node fails.
 const FLAKY: f64 = 0.5;
@@ -92,7 +92,7 @@ pub const ELEMENT_KINDS: &[ElementKind] = &[
         it.dead_pods.extend(rng.one_of(&pods));
     })
     .of_racks(),
-    kind("slow card", |it, rng| {
+    kind("slow nic", |it, rng| {
         it.slow_nic.extend(fit_node(it, rng).map(|node| (node, SLOWER)));
     })
     .slow(),

@@ -73,8 +73,9 @@ fn the_slower_direction_counts_and_is_named() {
     let wrong = of_values(Verdict::Bad, mb(MIN), &[value; 5], true).unwrap();
     assert_eq!(wrong.trouble, Trouble::Slow);
     // By direction, as the table of `dlrover-diag` has them.
-    let message = "slow, 0->1 50000.0 to 50000.0 MB/s, 1->0 9000.0 to 9000.0 MB/s in 5 solo runs, 0 of which \
-                 reached 10000.0 MB/s both ways, too slow only from the second socket to the first";
+    let message = "slow, first->second 50000.0 to 50000.0 MB/s, second->first 9000.0 to 9000.0 MB/s in \
+                 5 solo runs, 0 of which reached 10000.0 MB/s both ways, too slow only from the second socket \
+                 to the first";
     assert_eq!(wrong.to_string(), message);
     let both = Repetition { there: mb(1.0), back: Some(mb(1.0)) };
     let message = of_values(Verdict::Bad, mb(MIN), &[both], true).unwrap().message;

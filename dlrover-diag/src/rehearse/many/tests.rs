@@ -48,7 +48,7 @@ fn every_two_kinds_are_swept() {
     assert_eq!((sweep.name(0), sweep.name(1)), ("node + node".into(), "node + dies@0".into()));
     assert_eq!(sweep.settings(0, 0).cluster.faulty.len(), 2);
     assert_ne!(sweep.settings(0, 0), sweep.settings(0, 1));
-    let slow = (0..sweep.rows()).find(|row| sweep.name(*row) == "node + slow card").unwrap();
+    let slow = (0..sweep.rows()).find(|row| sweep.name(*row) == "node + slow nic").unwrap();
     assert!(sweep.settings(slow, 0).policy.exclude_straggler);
 }
 

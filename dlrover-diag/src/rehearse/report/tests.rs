@@ -59,7 +59,8 @@ fn the_job_after_the_check_is_reported() {
         ("--nodes 8 --faulty 1", "7 nodes are healthy, 1 is not\n"),
         (
             "--nodes 6 --faulty 1,2,3",
-            "the job: would fail with exit code 203 (a mass failure); no node is excluded\n",
+            "the job: would fail with exit code 203 (more faulty nodes than --taint-guard allows); no node \
+             is excluded\n",
         ),
         (
             "--nodes 2 --faulty 0",

@@ -200,6 +200,8 @@ fn a_rank_that_is_lost_once_too_often_fails_the_job_and_is_named() {
         failure.to_string(),
         format!("node rank 1 (host-c, 10.0.0.3) was lost: {BROKE}; not replaced (1 of 1 replacements used)")
     );
+    let Effect::Log(last) = gone("c", Some(1), BROKE, 2) else { unreachable!() };
+    assert!(last.to_string().ends_with("(1 of 1 replacements used for this node rank)"), "{last}");
 }
 
 #[test]

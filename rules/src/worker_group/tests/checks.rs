@@ -202,6 +202,18 @@ fn a_long_test_shows_its_progress() {
 }
 
 #[test]
+fn the_message_about_a_test_has_the_link_to_each_partner() {
+    let mut order = order(at(0, 1));
+    let text = |order: &CheckOrder| Notice::Testing(order.clone()).to_string();
+    let one = "testing the link to node number 1 (host-b, 10.0.0.2)";
+    assert_eq!(text(&order), format!("network check 0, round 1: {one}"));
+    let third = Partner { number: 2, address: "10.0.0.3".into(), ..order.partners[0].clone() };
+    order.partners.push(third);
+    let two = "testing the links to node number 1 (host-b, 10.0.0.2) and node number 2 (host-b, 10.0.0.3)";
+    assert_eq!(text(&order), format!("network check 0, round 1: {two}"));
+}
+
+#[test]
 fn the_end_of_the_check_is_shown() {
     let mut group = waiting(Duration::ZERO);
     let message = "network check passed";

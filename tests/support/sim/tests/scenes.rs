@@ -126,7 +126,7 @@ fn with_too_few_left_and_no_replacement_the_job_ends_by_its_timeout() {
         panic!("{:?}", report.verdict)
     };
     let words = failure.to_string();
-    assert!(words.contains("missing node ranks: 2; node rank 2 (host-2, 10.0.0.2) was lost: "), "{words}");
+    assert!(words.contains("missing: node rank 2; node rank 2 (host-2, 10.0.0.2) was lost: "), "{words}");
     let told = simulation
         .outcomes()
         .filter(|(_, outcome)| matches!(outcome, Some(Outcome::Failed(Failure::Job(_)))));
