@@ -41,6 +41,8 @@ pub struct Limits {
     pub check: Option<Duration>,
     /// The node has accelerators; they are queried once workers run.
     pub has_accelerators: bool,
+    /// Those that the workers see, in the form of `CUDA_VISIBLE_DEVICES`; `None`: all.
+    pub visible_accelerators: Option<String>,
     /// The workers have a share of one of them.
     pub gpu_share: Option<ShareTerms>,
     /// When the job counts as hanging; `None`: that is not watched.

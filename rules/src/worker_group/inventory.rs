@@ -10,7 +10,7 @@ use super::{
     share_watch::{ShareEffect, ShareWatch},
 };
 use crate::{ids::LocalRank, notice::Notice};
-use diagnosis::gpus::{GpuUse, Inventory, Vendor, share::ShareTerms};
+use diagnosis::gpus::{GpuUse, Inventory, Vendor, health, share::ShareTerms};
 
 /// Samples without a single process of ours, before the user is notified that there is no use in them.
 const IN_VAIN: u32 = 10;
@@ -57,7 +57,8 @@ impl WorkerGroup {
         self.report_inventory().into_iter().chain(watch).collect()
     }
 
-    /// Each error is reported, many of one kind less and less often.
+    /// Each error is reported, many of one kind less and less often. Those of accelerators that other jobs on this host
+    /// have go into the inventory only.
     pub(super) fn on_gpu_error(&mut self, gpu: u32, code: u64) -> Vec<Effect> {
         let Some(inventory) = &mut self.accelerators.inventory else { return Vec::new() };
         if !inventory.note_xid(gpu, code) {
@@ -68,8 +69,16 @@ impl WorkerGroup {
         if !count.is_power_of_two() {
             return Vec::new();
         }
-        let tell = Effect::Notify(Notice::GpuError { gpu: device.label(), code, count });
-        std::iter::once(tell).chain(self.report_inventory()).collect()
+        let is_ours = match self.limits.visible_accelerators.as_deref() {
+            // Which accelerator a slice (`MIG-...`) is of is not known.
+            Some(list) if !list.contains("MIG-") => {
+                health::visible(inventory, Some(list)).iter().any(|it| it.index == gpu)
+            }
+            _ => true,
+        };
+        let notice = Notice::GpuError { gpu: device.label(), code, count };
+        let tell = is_ours.then_some(Effect::Notify(notice));
+        tell.into_iter().chain(self.report_inventory()).collect()
     }
 
     /// Reported when it is known, and again when the stream is back: before the node joins, so that a check's report

@@ -85,6 +85,23 @@ fn driver_errors_are_reported_and_repeated_ones_less_and_less_often() {
     assert_eq!(group.handle(Moment::START, error(9)), []);
 }
 
+#[test]
+fn errors_of_accelerators_of_other_jobs_are_not_shown() {
+    for (list, is_shown) in [("1", true), ("0", false), ("", false), ("MIG-1", true)] {
+        let visible_accelerators = Some(list.to_owned());
+        let limits = Limits { has_accelerators: true, visible_accelerators, ..limits(3) };
+        let mut group = WorkerGroup::new(limits);
+        assert_eq!(group.handle(Moment::START, Event::MasterBack), [join(0, None)]);
+        start(&mut group, 0, 1);
+        assert_eq!(group.handle(Moment::START, worker_started(0)), [Effect::TakeInventory]);
+        assert_eq!(group.handle(Moment::START, taken()).len(), 2);
+        let effects = group.handle(Moment::START, Event::GpuError { gpu: 1, code: 31 });
+        assert!(matches!(effects.last(), Some(Effect::ReportInventory { .. })), "{list}: {effects:?}");
+        let shown = effects.iter().filter(|effect| matches!(effect, Effect::Notify(_))).count();
+        assert_eq!(shown, usize::from(is_shown), "{list}: {effects:?}");
+    }
+}
+
 /// Two workers have 10 of 80 GB between them, on device 1.
 fn sharing(enforces: bool) -> WorkerGroup {
     let share = Share { device: 1, part: 10, whole: 80 };

@@ -37,6 +37,7 @@ fn limits(max_restarts: u32) -> Limits {
         join_timeout: JOIN,
         check: None,
         has_accelerators: false,
+        visible_accelerators: None,
         gpu_share: None,
         hang: None,
         reports_missing_progress: false,

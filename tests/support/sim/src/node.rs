@@ -113,6 +113,7 @@ impl Simulation {
             join_timeout: self.plan.terms.join_timeout,
             check: self.plan.terms.check.as_ref().map(|check| check.reuse_for),
             has_accelerators: slot % 2 == 1,
+            visible_accelerators: None,
             gpu_share: None,
             hang: None,
             reports_missing_progress: false,
