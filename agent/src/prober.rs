@@ -67,7 +67,7 @@ enum ProbePort {
     Open(Arc<Listener>),
     /// Opened by the check command in each round.
     Kept(Arc<Reservation>),
-    /// No port was free, which is a fault of this node.
+    /// No probe was asked for yet, or no port was free, which is a fault of this node.
     None,
 }
 
@@ -98,8 +98,7 @@ struct Current {
 }
 
 impl Prober {
-    /// Opens the port for probes. `launcher_id` is set in the environment of probes, by which leftovers are
-    /// found. Devices are tested one after another, which takes longer than a test of the processor.
+    /// `launcher_id` is set in the environment of probes, by which leftovers are found. Devices are tested one after another, which takes longer than a test of the processor.
     #[must_use]
     pub fn new(
         launcher_id: String,
@@ -110,20 +109,12 @@ impl Prober {
         tool_path: OsString,
         switchbox: Option<SwitchboxTask>,
     ) -> Self {
-        let port = match command {
-            Some(_) => Reservation::new().map(|port| ProbePort::Kept(Arc::new(port))),
-            None => Listener::bind(None, 0).map(|listener| ProbePort::Open(Arc::new(listener))),
-        };
-        let port = port.unwrap_or_else(|error| {
-            warn!(%error, "cannot open a port for probes");
-            ProbePort::None
-        });
         let timeout = if has_accelerators { WITH_DEVICES } else { LocalPlan::default().deadline };
         let program = ProbeProgram { launcher_id: Some(launcher_id), ..ProbeProgram::default() };
         Self {
             program,
             devices,
-            port,
+            port: ProbePort::None,
             timeout,
             command,
             gpu_terms,
@@ -133,6 +124,21 @@ impl Prober {
             current: None,
             watch: None,
         }
+    }
+
+    /// An inventory alone needs no port.
+    fn open_port(&mut self) {
+        if !matches!(self.port, ProbePort::None) {
+            return;
+        }
+        let port = match self.command {
+            Some(_) => Reservation::new().map(|port| ProbePort::Kept(Arc::new(port))),
+            None => Listener::bind(None, 0).map(|listener| ProbePort::Open(Arc::new(listener))),
+        };
+        self.port = port.unwrap_or_else(|error| {
+            warn!(%error, "cannot open a port for probes");
+            ProbePort::None
+        });
     }
 
     /// The port at which other nodes' probes reach this one; 0: none.
@@ -148,6 +154,7 @@ impl Prober {
     /// Runs the self-test: accelerators (with [`Event::InventoryTaken`]), processor, switchbox last. It ends with
     /// [`Event::LocallyChecked`] or [`Event::CannotCheck`].
     pub fn check_locally<E: From<Event> + Send + 'static>(&mut self, events: mpsc::Sender<E>) {
+        self.open_port();
         let plan = self.local_plan();
         let gpus = GpuPlan { deadline: self.timeout, ..self.gpu_plan() };
         let terms = self.gpu_terms.clone();
@@ -199,6 +206,7 @@ impl Prober {
     /// computes for longer, there is one for each. Without a check command to run it ends with
     /// [`Event::CannotCheck`].
     pub fn probe<E: From<Event> + Send + 'static>(&mut self, order: CheckOrder, events: mpsc::Sender<E>) {
+        self.open_port();
         let (cancel, cancelled) = watch::channel(false);
         // Dropping its sender cancels the one before.
         let before = self.current.take().map(|current| current.task);

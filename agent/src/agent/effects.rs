@@ -140,7 +140,7 @@ impl Agent {
         self.send_to_master(ToMaster::Join(JoinRequest { checked, shards, ..self.request(after) }));
     }
 
-    /// Made on first use: most runs check nothing.
+    /// Made on first use: a run that checks nothing, on a host without accelerators, needs none.
     fn prober<'a>(
         prober: &'a mut Option<Prober>,
         config: &AgentConfig,

@@ -9,8 +9,8 @@ use rules::{
 };
 
 use super::{
-    ConvertError, MAX_ADDRESSES, MAX_NODES, MAX_TEXT, checkpoints, limited, millis, name, node_id, port,
-    round, workers,
+    ConvertError, MAX_ADDRESSES, MAX_NAME, MAX_NODES, MAX_TEXT, checkpoints, limited, millis, name, node_id,
+    port, round, workers,
 };
 use crate::pb;
 
@@ -192,6 +192,10 @@ impl From<NodeAttributes> for pb::NodeAttributes {
         let NodeAttributes { host_name, mut addresses, k8s_node_name, pod_name, boot_id, accelerators } =
             attributes;
         addresses.truncate(MAX_ADDRESSES);
+        // From the environment, where other programs may have set the variable: longer ones are no names of Kubernetes,
+        // and would be refused.
+        let [k8s_node_name, pod_name] =
+            [k8s_node_name, pod_name].map(|name| name.filter(|name| name.len() <= MAX_NAME));
         let accelerators = accelerators.map(|Accelerators { kind, count }| pb::Accelerators { kind, count });
         Self { host_name, addresses, k8s_node_name, pod_name, boot_id, accelerators }
     }

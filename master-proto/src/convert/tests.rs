@@ -259,6 +259,18 @@ fn much_that_a_node_says_of_itself_fits_into_a_request() {
     );
 }
 
+/// On a machine without Kubernetes the variables that they come from may hold anything.
+#[test]
+fn names_that_are_none_of_kubernetes_are_not_sent() {
+    let attributes = NodeAttributes {
+        k8s_node_name: Some("n".repeat(MAX_NAME)),
+        pod_name: Some("p".repeat(MAX_NAME + 1)),
+        ..NodeAttributes::default()
+    };
+    let read = NodeAttributes::try_from(pb::NodeAttributes::from(attributes)).unwrap();
+    assert_eq!((read.k8s_node_name, read.pod_name), (Some("n".repeat(MAX_NAME)), None));
+}
+
 fn severed(why: CutEnd) -> JobFailure {
     JobFailure::Cut { message: "a and b".into(), fit: 2, nodes: 4, needed: 3, why }
 }
