@@ -19,8 +19,9 @@ const PIPE: &str = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE";
 /// The variables of torch that name the file, without the rank, the stronger one first: newer releases know both.
 const NAMES: [&str; 2] = ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"];
 
-/// Without them, below `HOME` (seen with torch 2.11), and of older releases.
-const DEFAULT: &str = ".cache/torch/comm_lib_trace_rank_";
+/// Without them, in the cache of the user: below `XDG_CACHE_HOME` (torch 2.15), or `.cache` in `HOME` (seen with 2.11).
+const DEFAULT: &str = "torch/comm_lib_trace_rank_";
+/// Of older releases, which do not know the first name.
 const OLDER_DEFAULT: &str = "/tmp/nccl_trace_rank_";
 
 /// An environment is not longer.
@@ -120,13 +121,19 @@ impl FlightRecorder {
     }
 }
 
-/// Where it may write, without the rank.
+/// Where it may write, without the rank: which release of torch it is, is not known.
 fn prefixes(environment: &[u8]) -> Vec<String> {
-    if let Some(given) = NAMES.into_iter().find_map(|name| value(environment, name)) {
-        return vec![given];
+    let [given, older] = NAMES.map(|name| value(environment, name));
+    let mut prefixes = Vec::new();
+    if given.is_none() && older.is_none() {
+        let below = |folder: &str| format!("{}/{DEFAULT}", folder.trim_end_matches('/'));
+        prefixes.extend(value(environment, "XDG_CACHE_HOME").map(|cache| below(&cache)));
+        let home = value(environment, "HOME").unwrap_or_else(|| "/tmp".to_owned());
+        prefixes.push(below(&format!("{}/.cache", home.trim_end_matches('/'))));
     }
-    let home = value(environment, "HOME").unwrap_or_else(|| "/tmp".to_owned());
-    vec![format!("{}/{DEFAULT}", home.trim_end_matches('/')), OLDER_DEFAULT.to_owned()]
+    prefixes.extend(given);
+    prefixes.push(older.unwrap_or_else(|| OLDER_DEFAULT.to_owned()));
+    prefixes
 }
 
 /// Writes one byte into a pipe that a process reads. Nothing else is written to, and nothing is waited for.
@@ -186,17 +193,19 @@ mod tests {
 
     #[test]
     fn the_file_is_where_torch_writes_it() {
-        let of = |environment: &[u8]| prefixes(environment);
-        let [older, both] = [
-            &b"TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/a_\0HOME=/h"[..],
-            b"TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/a_\0TORCH_FR_DUMP_TEMP_FILE=/b_\0",
-        ];
-        assert_eq!((of(older), of(both)), (vec!["/a_".to_owned()], vec!["/b_".to_owned()]));
-        for (environment, home) in
-            [(&b"HOME=/root"[..], "/root/"), (b"", "/tmp/"), (b"HOME=", "/tmp/"), (b"HOME=/", "/")]
-        {
-            let wanted = [format!("{home}.cache/torch/comm_lib_trace_rank_"), OLDER_DEFAULT.to_owned()];
-            assert_eq!(of(environment), wanted);
+        for (environment, wanted) in [
+            ("HOME=/root", &["/root/.cache/torch/comm_lib_trace_rank_", OLDER_DEFAULT][..]),
+            ("", &["/tmp/.cache/torch/comm_lib_trace_rank_", OLDER_DEFAULT]),
+            ("HOME=/", &["/.cache/torch/comm_lib_trace_rank_", OLDER_DEFAULT]),
+            (
+                "HOME=/h\0XDG_CACHE_HOME=/c/",
+                &["/c/torch/comm_lib_trace_rank_", "/h/.cache/torch/comm_lib_trace_rank_", OLDER_DEFAULT],
+            ),
+            ("HOME=/h\0TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/a_", &["/a_"]),
+            ("TORCH_FR_DUMP_TEMP_FILE=/b_", &["/b_", OLDER_DEFAULT]),
+            ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/a_\0TORCH_FR_DUMP_TEMP_FILE=/b_", &["/b_", "/a_"]),
+        ] {
+            assert_eq!(prefixes(environment.as_bytes()), wanted, "{environment}");
         }
     }
 
