@@ -33,8 +33,8 @@ class Bench:
         self.options, self.log = options, log
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="hardware-"))
         self.table = []
-        # Of the first GPU.
-        self.uuid = None
+        # What was started and may still run.
+        self.processes = []
 
     def program(self, name):
         return str(self.options.programs / name)
@@ -47,6 +47,7 @@ class Bench:
         self.note("\n$ %s   # %s" % (" ".join(map(str, command)), variables))
         environment = {**os.environ, "PYTHON_EXEC": self.options.python, "OMP_NUM_THREADS": "1"}
         environment.update(PYTHONPATH=str(PACKAGE), HARDWARE_OUT=str(self.folder), TMPDIR=str(self.folder))
+        environment.pop("XDG_CACHE_HOME", None)
         environment.update({name: str(value) for name, value in variables.items()})
         output = tempfile.TemporaryFile("w+")
         process = subprocess.Popen([str(word) for word in command], executable=executable, env=environment,
@@ -55,6 +56,7 @@ class Bench:
         process.stdin.write(stdin)
         process.stdin.close()
         process.output, process.began = output, time.monotonic()
+        self.processes.append(process)
         return process
 
     def end(self, process, seconds=60, stop=None):
@@ -92,6 +94,13 @@ class Bench:
         return json.loads((self.folder / ("attempt.%d.rank.%d" % (attempt, rank))).read_text())
 
     def clear(self):
+        """Before the next check: the last one may have failed in the middle."""
+        for process in self.processes:
+            if process.poll() is None:
+                # A launcher takes its workers with it, however it ends.
+                process.kill()
+                process.wait()
+        self.processes.clear()
         shutil.rmtree(self.folder)
         self.folder.mkdir()
 

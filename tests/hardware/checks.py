@@ -25,7 +25,7 @@ def inventory(bench):
     gpus = json.loads(text)["gpus"]
     rows = smi(bench, "uuid,name,memory.total,driver_version,pci.bus_id")
     must(len(gpus) == len(rows), "%d GPUs, nvidia-smi has %d" % (len(gpus), len(rows)))
-    bench.uuid = rows[0][0]
+    must(int(rows[0][2]) == gpus[0]["memory_total_bytes"] >> 20, "memory: %s, %s" % (rows[0], gpus[0]))
     for value in (rows[0][0], rows[0][1], rows[0][3]):
         must(value in text, "%s of nvidia-smi is not in %s" % (value, text))
     return "%s; as nvidia-smi has it" % table.splitlines()[0]
@@ -122,8 +122,8 @@ def check_command(bench):
     command = "%s %s" % (bench.options.python, TREE / "examples/checks/torch_check.py")
     text, code = bench.launch("--standalone", "--nproc-per-node=1", "--network-check", "--check-command", command, "-v",
                               TREE / "tests/trainers/ring_sgd.py")
-    must(code == 0, "exit code %d: %s" % (code, text[-500:]))
-    return last_line(text, "check")
+    must(code == 0 and "the check command passed" in text, "exit code %d: %s" % (code, text[-500:]))
+    return last_line(text, "check command")
 
 
 def busy(bench):
@@ -143,6 +143,7 @@ def busy(bench):
         holder.kill()
         bench.end(holder)
     must(code == 201 and "gpu-busy" in text, "exit code %d: %s" % (code, text[-500:]))
+    must("left out: GPU 0 busy" in chosen, chosen[-500:])
     return "201: %s | %s | %s" % (last_line(text, "gpu-busy"), table.splitlines()[-1], last_line(chosen, "gpu-select"))
 
 
@@ -176,12 +177,12 @@ def xid(bench):
 
 
 def selected(bench):
-    seen = []
-    for choice in ("topology", "0", bench.uuid):
+    seen, uuid = [], smi(bench, "uuid")[0][0]
+    for choice in ("topology", "0", uuid):
         text, code = bench.launch("--standalone", "--nproc-per-node=1", "--gpu-select=%s" % choice, HERE / "train.py",
                                   "--steps=2")
         must(code == 0, "--gpu-select=%s: exit code %d: %s" % (choice, code, text[-500:]))
-        must(bench.uuid in (bench.facts(0)["visible"] or ""), "%s: %s" % (choice, bench.facts(0)))
+        must(uuid in (bench.facts(0)["visible"] or ""), "%s: %s" % (choice, bench.facts(0)))
         seen.append(last_line(text, "gpu-select"))
     first = bench.start([bench.program("dlrover-run"), "--standalone", "--nproc-per-node=1", "--gpu-select=0",
                          HERE / "train.py", "--steps=100", "--pause=0.1"])
@@ -198,7 +199,8 @@ def shares(bench):
     text, code = bench.launch("--standalone", "--nproc-per-node=1", HERE / "driver.py", "hold", "4096", "6", **share)
     enforced, stopped = bench.launch("--standalone", "--nproc-per-node=1", "--gpu-mem-enforce", HERE / "driver.py",
                                      "hold", "4096", "30", **share)
-    must(code == 0 and stopped != 0, "exit codes %d, %d" % (code, stopped))
+    must(code == 0 and "its share" in text, "exit code %d, not reported: %s" % (code, text[-500:]))
+    must(stopped != 0 and "killing it" in enforced, "exit code %d, not killed: %s" % (stopped, enforced[-500:]))
     return "%s | enforced: %s" % (last_line(text, "uses"), last_line(enforced, "killing it"))
 
 
@@ -269,8 +271,10 @@ def hang(kind, ranks, **recorder):
         for path in sorted(dumps.glob("*stack*")) + sorted(dumps.glob("hang.json")):
             if path.suffix != ".svg":
                 bench.note("--- %s\n%s" % (path.name, path.read_text(errors="replace")[:6000]))
-        for path in sorted(bench.folder.glob("nccl*")):
-            bench.note("--- %s: %s" % (path.name, path.stat()))
+        if kind == "nccl":
+            stacks = "".join(path.read_text(errors="replace") for path in dumps.glob("*.stacktrace"))
+            must("NCCL flight recorder: written to" in stacks, "no word of the flight recorder in %s" % dumps)
+            must((bench.folder / ".cache/torch/comm_lib_trace_rank_0").is_file(), "the recorder wrote no file")
         bench.note("files: %s" % sorted(str(path.relative_to(bench.folder)) for path in bench.folder.rglob("*")))
         must("hang: " in text, "no hang is declared: exit code %d: %s" % (code, text[-500:]))
         left = bench.run(["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"])[0].split()

@@ -20,6 +20,21 @@ from bench import TREE, Bench, Skipped, Wrong
 from checks import CHECKS
 
 
+def checked(bench, name):
+    """A row of the table."""
+    bench.note("\n======== " + name)
+    began = time.monotonic()
+    try:
+        state, text = "holds", CHECKS[name](bench)
+    except Skipped as reason:
+        state, text = "skipped", str(reason)
+    except Exception as error:
+        state, text = "FAILS", str(error) if isinstance(error, Wrong) else repr(error)
+    row = {"check": name, "state": state, "seconds": round(time.monotonic() - began, 1), "what": text}
+    bench.table.append(row)
+    return row
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--programs", type=lambda text: pathlib.Path(text).resolve(), default=TREE / "target" / "dist")
@@ -27,25 +42,22 @@ def main():
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(CHECKS))
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("."))
     options = parser.parse_args()
+    unknown = set(options.only) - set(CHECKS)
+    if unknown:
+        parser.error("there is no check %s; there are %s" % (", ".join(sorted(unknown)), ", ".join(CHECKS)))
     options.out.mkdir(exist_ok=True, parents=True)
     with open(options.out / "hardware.log", "w") as log:
         bench = Bench(options, log)
-        for name in options.only:
+        try:
+            for name in options.only:
+                bench.clear()
+                row = checked(bench, name)
+                bench.note("%(state)s %(what)s" % row)
+                print("%(check)-24s %(state)-8s %(seconds)6.1f s  %(what)s" % row, flush=True)
+                (options.out / "hardware.json").write_text(json.dumps(bench.table, indent=1))
+        finally:
             bench.clear()
-            bench.note("\n======== " + name)
-            began = time.monotonic()
-            try:
-                state, text = "holds", CHECKS[name](bench)
-            except Skipped as reason:
-                state, text = "skipped", str(reason)
-            except Exception as error:
-                state, text = "FAILS", str(error) if isinstance(error, Wrong) else repr(error)
-            row = {"check": name, "state": state, "seconds": round(time.monotonic() - began, 1), "what": text}
-            bench.table.append(row)
-            bench.note("%(state)s %(what)s" % row)
-            print("%(check)-24s %(state)-8s %(seconds)6.1f s  %(what)s" % row, flush=True)
-            (options.out / "hardware.json").write_text(json.dumps(bench.table, indent=1))
-        shutil.rmtree(bench.folder)
+            shutil.rmtree(bench.folder)
     return 1 if any(row["state"] == "FAILS" for row in bench.table) else 0
 
 

@@ -72,7 +72,6 @@ fn the_slower_direction_counts_and_is_named() {
     assert_eq!(value.value(), mb(9_000.0));
     let wrong = of_values(Verdict::Bad, mb(MIN), &[value; 5], true).unwrap();
     assert_eq!(wrong.trouble, Trouble::Slow);
-    // By direction, as the table of `dlrover-diag` has them.
     let message = "slow, first->second 50000.0 to 50000.0 MB/s, second->first 9000.0 to 9000.0 MB/s in \
                  5 solo runs, 0 of which reached 10000.0 MB/s both ways, too slow only from the second socket \
                  to the first";
