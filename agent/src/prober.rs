@@ -98,7 +98,8 @@ struct Current {
 }
 
 impl Prober {
-    /// `launcher_id` is set in the environment of probes, by which leftovers are found. Devices are tested one after another, which takes longer than a test of the processor.
+    /// `launcher_id` is set in the environment of probes, by which leftovers are found. Devices are tested one after
+    /// another, which takes longer than a test of the processor.
     #[must_use]
     pub fn new(
         launcher_id: String,

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::log_line;
 use launcher::{
+    endpoint::Endpoint,
     failure::{FAILED, SUCCEEDED, USAGE},
     numbers::whole,
 };
@@ -200,7 +201,7 @@ fn listen(
     timeout: Duration,
     print: impl Fn(PairMeasured),
 ) -> Result<(), PairError> {
-    let at = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    let at = Endpoint { host: host.to_owned(), port }.to_string();
     let failed = |source| PairError::Listen { at: at.clone(), source };
     let listener = bind(host, port).map_err(failed)?;
     let listening = listen_for_pair(&listener).map_err(PairError::Ring)?;

@@ -259,7 +259,7 @@ def warm(mode):
     return check
 
 
-def hang(kind, ranks, **recorder):
+def hang(kind, ranks):
     def check(bench):
         dumps = bench.folder / "dumps"
         dumps.mkdir()
@@ -267,7 +267,7 @@ def hang(kind, ranks, **recorder):
                                   "--hang-grace=60", "--on-hang=exit", "--max-restarts=0",
                                   HERE / "train.py", "--kind=" + kind, "--steps=10000",
                                   XPU_TIMER_TIMELINE_PATH=dumps, TORCH_FR_BUFFER_SIZE=2000, HOME=bench.folder,
-                                  TORCH_NCCL_DEBUG_INFO_PIPE_FILE=bench.folder / "nccl-pipe", seconds=90, **recorder)
+                                  TORCH_NCCL_DEBUG_INFO_PIPE_FILE=bench.folder / "nccl-pipe", seconds=90)
         for path in sorted(dumps.glob("*stack*")) + sorted(dumps.glob("hang.json")):
             if path.suffix != ".svg":
                 bench.note("--- %s\n%s" % (path.name, path.read_text(errors="replace")[:6000]))

@@ -239,11 +239,10 @@ impl Job {
         }
         self.remove(node);
         let mut effects = vec![Effect::Forget { node: node.clone() }];
-        // One that has a saver writes what it has in memory. And where the round ends, that comes first: the others keep
-        // what they are about to restore.
+        // Where the round ends, that comes first: the others keep what they are about to restore.
         let ends_round = matches!(self.phase, Phase::Running { .. }) && had_part && !is_done;
-        if !ends_round && !self.savers.contains(node) {
-            effects.extend(self.memory_gone(now, node));
+        if !ends_round {
+            effects.extend(self.unsaved_memory_gone(now, node));
         }
         // Its workers have all exited with code 0, so it is not missed and no rank is charged.
         if is_done {
@@ -254,14 +253,19 @@ impl Job {
         // proven.
         let is_charged = had_taken_assignment && !matches!(how, Departure::Announced);
         if had_part && let Some(failure) = self.charge(&name, gone, is_charged, &mut effects) {
-            if ends_round && !self.savers.contains(node) {
-                effects.extend(self.memory_gone(now, node));
+            if ends_round {
+                effects.extend(self.unsaved_memory_gone(now, node));
             }
             effects.extend(self.end(now, JobVerdict::Failed(failure)));
             return effects;
         }
         effects.extend(self.go_on_without(now, node, name, gone, &how));
         effects
+    }
+
+    /// The memory of a node that is gone. One that has a saver still writes what it has.
+    fn unsaved_memory_gone(&mut self, now: Moment, node: &NodeId) -> Vec<Effect> {
+        if self.savers.contains(node) { Vec::new() } else { self.memory_gone(now, node) }
     }
 
     /// A node of this job joined again for another one: a round that is about to begin continues without it. Its
@@ -358,9 +362,7 @@ impl Job {
                 }
                 let why = Regroup::NodeGone { node: name, gone: gone.clone() };
                 let mut effects = self.regroup(now, why, None);
-                if !self.savers.contains(node) {
-                    effects.extend(self.memory_gone(now, node));
-                }
+                effects.extend(self.unsaved_memory_gone(now, node));
                 effects.extend(self.complete(now));
                 effects
             }
