@@ -77,7 +77,7 @@ impl NodeVerdict {
                      too little was measured to call a link broken"
                 }
                 Component::CheckCommand => {
-                    "the check command, run by hand on this node; then the node itself"
+                    "the output of the check command when run by hand on this node; then the node itself"
                 }
                 Component::Switchbox => {
                     "the optical modules and cables between the sockets named and the switchbox, and the \

@@ -178,7 +178,7 @@ fn checks(checks: &Checks, nodes: u32) -> String {
     format!(
         "before every start of workers{unless}: {}; at most {}, {} a test; slow nodes are {slow}",
         all.join(", "),
-        counted(*max_rounds as usize, "round"),
+        counted(*max_rounds as usize, "check round"),
         seconds(terms.deadlines.hard)
     )
 }

@@ -76,7 +76,7 @@ pub(crate) enum BadList {
     Twice { entry: String },
     #[error("this node has no GPU {entry} (GPUs found: {size})")]
     Unknown { entry: String, size: usize },
-    #[error("{entry} is not among those that {variable} allows")]
+    #[error("{entry} is not in {variable}")]
     NotAllowed { entry: String, variable: &'static str },
     #[error("{entry} cannot be used: {why}")]
     Unusable { entry: String, why: String },
@@ -249,7 +249,7 @@ pub(crate) fn listed(
     for place in &places {
         if is_busy(&gpus[*place].known, busy_permille) {
             chosen.messages.push(format!(
-                "GPU {place} is in use by other processes: more than {} % of its memory is in use",
+                "GPU {place} is in use: other processes hold more than {} % of its memory",
                 f64::from(busy_permille) / 10.0
             ));
         }

@@ -24,8 +24,8 @@ Environment:
   such as 20000,20010-20020.
 
 Rendezvous, in order of precedence:
-  --standalone: this node alone. DLROVER_MASTER_ADDR=HOST:PORT: the job master there, with the rank
-  that NODE_RANK asks for and ELASTIC_JOB_NAME as run id (else --rdzv-id, else none); rendezvous
+  --standalone: this node alone. DLROVER_MASTER_ADDR=HOST:PORT: the job master there, with
+  NODE_RANK as the node rank and ELASTIC_JOB_NAME as the run id (else --rdzv-id, else none); rendezvous
   and master options are ignored. --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, or --node-rank
   --master-addr --master-port: torchrun's flags, the same on every node but for --node-rank. When
   no job master listens there yet, the launcher whose host is HOST serves it, and exits last.

@@ -93,7 +93,7 @@ pub(crate) enum Invalid {
     ModuleWithoutPython,
     #[error(
         "no Python found: neither PYTHON_EXEC nor VIRTUAL_ENV names one, and there is no python3 or python beside \
-         {beside} nor on PATH; set PYTHON_EXEC, or use --no-python for a program"
+         {beside} or on PATH; set PYTHON_EXEC, or use --no-python for a program"
     )]
     NoPython { beside: String },
     #[error("cannot run {}: {why}: {remedy}", .path.display())]

@@ -152,7 +152,7 @@ fn print_bytes(line: &[u8]) {
     print_line(String::from_utf8_lossy(line).trim_end());
 }
 
-/// Serves the job; logs at the start where, and at the end how the job ended.
+/// Serves the job; logs the address at the start and the verdict at the end.
 fn serve(settings: Settings) -> Result<End, MasterMainError> {
     open_files::raise();
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -44,7 +44,7 @@ const STORE: u8 = 0;
 const HELLO: [u8; 5] = [STORE, 0xce, 0xf7, 0x85, 0x3c];
 
 /// Reported once when a torchrun connects. Its c10d rendezvous speaks the store's protocol.
-pub const TORCHRUN: &str = "this peer speaks torchrun's rendezvous (the TCPStore protocol) at the job master's port; \
+pub const TORCHRUN: &str = "speaks torchrun's rendezvous (the TCPStore protocol) at the job master's port; \
                             all nodes of a job need the same launcher: start dlrover-run on that node";
 
 /// Accepts on `listeners` without end, passes store clients to `store` and gRPC clients to the returned receiver. A store
@@ -85,7 +85,7 @@ pub fn serve(
                     let is_torchrun = decide(stream, slot, store.as_deref(), &for_master).await;
                     if is_torchrun && !was_reported.swap(true, Ordering::Relaxed) {
                         let peer = peer.ip().to_canonical();
-                        log(LogLine::Text(format!("warning: {peer}: {TORCHRUN} (logged once)")));
+                        log(LogLine::Text(format!("warning: the peer {peer} {TORCHRUN} (logged once)")));
                     }
                 });
             }
@@ -203,7 +203,7 @@ mod tests {
             assert!(!end.await.unwrap(), "it is hung up on");
         }
         let said = words.recv().await.unwrap();
-        assert!(said.contains("127.0.0.1: this peer speaks torchrun's rendezvous"), "{said}");
+        assert!(said.contains("the peer 127.0.0.1 speaks torchrun's rendezvous"), "{said}");
         assert!(words.try_recv().is_err(), "said once");
     }
 

@@ -87,7 +87,7 @@ fn unreachable_master(rendezvous: &Rendezvous) -> Option<String> {
         Rendezvous::Master(endpoint) => {
             return Some(format!(
                 "Check that the job master runs and listens at {endpoint} (DLROVER_MASTER_ADDR), and that this node \
-                 reaches that port; with --state-dir it can be started again. --rdzv-conf=join_timeout=SECONDS waits \
+                 can reach that port; a job master with a --state-dir continues the job when it is started again. --rdzv-conf=join_timeout=SECONDS waits \
                  longer."
             ));
         }

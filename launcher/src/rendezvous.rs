@@ -270,7 +270,7 @@ fn announce(
     if !place.is_loopback && trust.token.is_none() && !trust.tls.is_on() {
         print_line(open_job::warning(endpoint, "DLROVER_JOB_TOKEN"));
     }
-    let reach = if place.is_loopback { ", which only this host reaches" } else { "" };
+    let reach = if place.is_loopback { ", which only this host can reach" } else { "" };
     let advice = advice
         .map(|advice| format!("; nodes on other hosts need another address: {advice}"))
         .unwrap_or_default();

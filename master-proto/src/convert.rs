@@ -57,12 +57,22 @@ pub enum ConvertError {
         /// The error of the parser.
         reason: String,
     },
-    /// A text or a list is too long.
-    #[error("{field} has {length} bytes or items (maximum: {max})")]
+    /// A text is too long.
+    #[error("{field} has {length} bytes (maximum: {max})")]
     TooLong {
         /// Path of the field.
         field: &'static str,
-        /// Its length.
+        /// Its length, in bytes.
+        length: usize,
+        /// The limit, in bytes.
+        max: usize,
+    },
+    /// A list is too long.
+    #[error("{field} has {length} entries (maximum: {max})")]
+    TooMany {
+        /// Path of the field.
+        field: &'static str,
+        /// The number of its entries.
         length: usize,
         /// The limit.
         max: usize,

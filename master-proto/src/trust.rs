@@ -34,7 +34,7 @@ pub enum TokenError {
     #[error("the job token is empty")]
     Empty,
     /// The token has control or non-ASCII characters, or spaces.
-    #[error("the job token may have visible ASCII characters only, and no spaces")]
+    #[error("the job token may contain only visible ASCII characters, without spaces")]
     NotAscii,
 }
 

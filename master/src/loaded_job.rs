@@ -151,8 +151,8 @@ fn ignored_options(given: &Policy, kept: &Policy) -> Vec<String> {
     if same != *kept {
         lines.push(
             "warning: other options of the job master, such as the job token, --heartbeat-timeout or those of \
-             the job's command line, differ from those that the job in --state-dir was started with, and which \
-             it keeps; use an empty --state-dir to change them"
+             the job's command line, differ from those the job in --state-dir was started with; the job keeps \
+             its own; use an empty --state-dir to change them"
                 .to_owned(),
         );
     }
@@ -161,16 +161,16 @@ fn ignored_options(given: &Policy, kept: &Policy) -> Vec<String> {
 
 fn resumed_line(job: &Job, restart: u64) -> String {
     let Some(name) = job.name() else {
-        return format!("recovered a job that no node has joined, restart {restart} of the master");
+        return format!("recovered a job that no node has joined; master restart {restart}");
     };
     let nodes = diagnosis::counted::counted(job.nodes().count(), "node");
     match (job.verdict(), job.world()) {
-        (Some(_), _) => format!("recovered job {name}, which is over, restart {restart} of the master"),
+        (Some(_), _) => format!("recovered job {name}, which is over; master restart {restart}"),
         (None, Some(world)) => {
-            format!("recovered job {name} (round {}, {nodes}), restart {restart} of the master", world.round)
+            format!("recovered job {name} (round {}, {nodes}); master restart {restart}", world.round)
         }
         (None, None) => {
-            format!("recovered job {name} (between rounds, {nodes}), restart {restart} of the master")
+            format!("recovered job {name} (between rounds, {nodes}); master restart {restart}")
         }
     }
 }

@@ -92,7 +92,7 @@ impl MasterService {
         let peer = Peer::of(from);
         let refuse = |kind, reason: &dyn std::fmt::Display| {
             if let Some(peer) = peer {
-                self.refusals.log(peer.ip, kind, format_args!("rejected its {call}: {reason}"));
+                self.refusals.log(peer.ip, kind, format_args!("its {call} was rejected: {reason}"));
             }
         };
         let message = message.map_err(|error| {
@@ -159,7 +159,7 @@ fn rejected(reason: Rejected) -> Status {
             "the job master does not know this node's connection; the launcher reconnects by itself",
         ),
         Rejected::Full => Status::resource_exhausted(format!(
-            "{MAX_SUBSCRIBERS} nodes are subscribed to this master, which is its limit"
+            "{MAX_SUBSCRIBERS} nodes are subscribed to this master, the maximum"
         )),
     }
 }
@@ -315,7 +315,7 @@ impl pb::master_server::Master for MasterService {
     ) -> Result<Response<pb::StacksReply>, Status> {
         let (metadata, from, request) = request.into_parts();
         let part = StacksPart::try_from(request);
-        let part = self.decode((&metadata, &from), "stacks", part, |part| Some(&part.node))?;
+        let part = self.decode((&metadata, &from), "stack report", part, |part| Some(&part.node))?;
         self.ask(|reply| Command::Stacks { part, reply }).await?.map_err(rejected)?;
         Ok(Response::new(pb::StacksReply {}))
     }

@@ -75,7 +75,7 @@ impl fmt::Display for CheckpointNotice {
             Self::SaverEnded { reason } => write!(
                 f,
                 "checkpoints: the saver of this node exited ({reason}), and the checkpoints in memory are lost; workers \
-                 keep running; a save starts another saver, unless {MOST_LOSSES} were lost in this round; without a saver, \
+                 keep running; the next save starts another saver, unless {MOST_LOSSES} savers have exited in this round; without a saver, \
                  a save to disk blocks training and a save to memory fails"
             ),
             Self::NoState { waited } => write!(

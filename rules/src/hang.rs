@@ -86,6 +86,11 @@ impl fmt::Display for HangSources {
 }
 
 impl HangTerms {
+    /// The settings of a job without hang detection, by the names of their options.
+    pub(crate) fn off() -> Vec<(&'static str, String)> {
+        vec![("hang-timeout", "0".to_owned())]
+    }
+
     /// The settings, by the names of their options.
     pub(crate) fn settings(&self) -> Vec<(&'static str, String)> {
         vec![

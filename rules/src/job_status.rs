@@ -314,7 +314,7 @@ pub struct Totals {
     /// Restarts of the workers after a failure of workers.
     pub worker_restarts: u64,
     pub node_losses: u64,
-    /// The time in which workers ran.
+    /// The time during which workers ran.
     pub training_seconds: f64,
     /// The rest, by cause.
     pub lost_seconds: LostSeconds,
@@ -326,7 +326,7 @@ pub struct Totals {
     pub failure_to_running: Histogram,
 }
 
-/// The time in which no workers ran, by cause, in seconds.
+/// The time during which no workers ran, by cause, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LostSeconds {
     pub pending: f64,

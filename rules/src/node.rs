@@ -87,8 +87,7 @@ impl Terms {
             ("network-check", self.check.is_some().to_string()),
         ];
         settings.extend(self.check.iter().flat_map(CheckTerms::settings));
-        settings.push(("hang-detection", self.hang.is_some().to_string()));
-        settings.extend(self.hang.iter().flat_map(HangTerms::settings));
+        settings.extend(self.hang.as_ref().map_or_else(HangTerms::off, HangTerms::settings));
         settings.push(("save-at-breakpoint", self.save_at_breakpoint.to_string()));
         settings
     }

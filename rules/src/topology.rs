@@ -36,7 +36,7 @@ pub enum TopologyError {
         columns: usize,
         text: String,
     },
-    /// The third column is no address.
+    /// The third column is not an IP address.
     #[error("line {line}: `{text}` is not an IP address")]
     Address {
         /// Counted from 1.
@@ -45,7 +45,7 @@ pub enum TopologyError {
         text: String,
     },
     /// One address under two switches, or listed twice.
-    #[error("line {line} lists {address} again; it is in line {first} already")]
+    #[error("line {line} lists {address} again; it is already on line {first}")]
     Twice {
         /// Counted from 1.
         line: usize,
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(error("\n\nasw psw host-a"), "line 3: `host-a` is not an IP address");
         assert_eq!(
             error("a p 10.0.0.1\nb p 10.0.0.1"),
-            "line 2 lists 10.0.0.1 again; it is in line 1 already"
+            "line 2 lists 10.0.0.1 again; it is already on line 1"
         );
     }
 

@@ -180,7 +180,7 @@ impl fmt::Display for JobFailure {
                 write!(f, "the network check found paths that are down: {message}. {able}")?;
                 match why {
                     CutEnd::TooFew => write!(f, "; the job needs {needed}")?,
-                    CutEnd::Policy => write!(f, ", but the job fails (on bad path: fail)")?,
+                    CutEnd::Policy => write!(f, ", but the job fails (on-bad-path=fail)")?,
                     CutEnd::WithoutMaster(node) => {
                         write!(f, ", without {node}, whose launcher serves the job master")?;
                     }

@@ -32,7 +32,7 @@ pub enum ReadError {
     Schema { found: String },
     #[error("the version is {found}; this program reads version {VERSION}")]
     Version { found: u32 },
-    #[error("the name says rank {} of {}, the content rank {} of {}", name.rank, name.world_size, content.rank, content.world_size)]
+    #[error("the file name says rank {} of {}, but the content says rank {} of {}", name.rank, name.world_size, content.rank, content.world_size)]
     Mismatch { name: DumpName, content: DumpName },
     #[error("the file is neither JSON nor a stack trace of xpu_timer")]
     Upstream(#[from] UpstreamError),

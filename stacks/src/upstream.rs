@@ -32,7 +32,7 @@ pub struct UpstreamError {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    #[error("the file ends inside of a field")]
+    #[error("the file ends inside a field")]
     Truncated,
     #[error("a number has more than 64 bits")]
     LongNumber,

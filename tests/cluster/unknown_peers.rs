@@ -24,7 +24,7 @@ fn an_unknown_peer_cannot_make_a_job_succeed() {
         let refused = peer.say_end(&member.node_id, end).expect_err("it is not that node");
         assert_eq!(refused.code(), Code::PermissionDenied, "{refused}");
     }
-    let _said = job.await_master_log("127.0.0.1: rejected its end report: ");
+    let _said = job.await_master_log("127.0.0.1: its end report was rejected: ");
     assert!(world.iter().all(|worker| alive(worker.pid)), "no worker was disturbed");
     job.ends_well(nodes);
     assert_eq!(job.ran(), [(0, 0), (0, 1)]);

@@ -101,7 +101,7 @@ fn a_torchrun_that_connects_is_named() {
     let node = job.line().flags(c10d(port)).script(trainer("probe.py")).start();
     let _serves = job.await_output(&node, "serves the job master");
     let _torchrun = Torchrun::start(&python, port);
-    let _named = job.await_output(&node, "this peer speaks torchrun's rendezvous");
+    let _named = job.await_output(&node, "speaks torchrun's rendezvous");
     node.signal(Signal::SIGTERM);
     let _ended = node.finish();
 }

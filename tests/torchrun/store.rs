@@ -150,7 +150,7 @@ fn a_full_store_closes_the_connection_and_reports_it() {
     assert_eq!(run.file("1.0.get.mine").as_deref(), Some("kept"));
     let output: Vec<&str> = run.stderr.lines().filter(|line| line.contains("the workers' store")).collect();
     let [line] = output[..] else { panic!("not one line: {output:#?}") };
-    assert!(line.contains("rejected a write of 127.0.0.1:"), "{line}");
+    assert!(line.contains("rejected a write from 127.0.0.1:"), "{line}");
     assert!(
         line.contains("the table is full: 1048576 keys; delete keys that are no longer needed"),
         "{line}"

@@ -161,7 +161,7 @@ impl Console {
             let (name, _) = writer.shared.other.get()?;
             let errno = writer.shared.lock().loss?;
             let why = loss_reason(errno);
-            Some(format!("{name} could not be written ({why}); files of --log-dir are not affected"))
+            Some(format!("could not write to {name} ({why}); files in --log-dir are not affected"))
         });
         streams.collect()
     }
@@ -415,11 +415,10 @@ fn loss(stream: &str, errno: Errno) -> String {
     let why = loss_reason(errno);
     let how_long = match errno {
         Errno::EPIPE | Errno::EIO | Errno::EBADF | Errno::ENXIO => "from now on",
-        _ => "as long as that lasts",
+        _ => "until this is resolved",
     };
     format!(
-        "{stream} cannot be written ({why}): its output is lost {how_long}; files of --log-dir are not \
-         affected"
+        "cannot write to {stream} ({why}): output to it is lost {how_long}; files in --log-dir are not affected"
     )
 }
 

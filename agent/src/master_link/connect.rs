@@ -55,7 +55,7 @@ pub enum ConnectError {
     },
     /// A name server that does not answer, or a port that accepts and stays silent.
     #[error(
-        "cannot connect to the job master at {at}: name resolution, connection and TLS handshake timed out after \
+        "cannot connect to the job master at {at}: name resolution, connection and TLS handshake did not complete within \
          {} s", ATTEMPT.as_secs()
     )]
     Slow { at: String },

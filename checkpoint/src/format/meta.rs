@@ -109,11 +109,11 @@ pub enum MetaError {
     Shared { key: String, storage: u64 },
     #[error("two storages overlap at byte {offset} of the tensors")]
     Overlap { offset: u64 },
-    #[error("the tree refers to tensor {index}; the table has {count}")]
+    #[error("the tree refers to tensor {index}; the number of tensors in the table is {count}")]
     NoTensor { index: u64, count: usize },
     #[error("the tree refers to a pickle of {len} bytes at {offset}; the skeleton has {skeleton_len} bytes")]
     OutsideOfSkeleton { offset: u64, len: u64, skeleton_len: u64 },
-    #[error("the pickles of the tree have more than the {skeleton_len} bytes of the skeleton")]
+    #[error("the pickles of the tree need more than the {skeleton_len} bytes that the skeleton has")]
     PicklesOverlap { skeleton_len: u64 },
 }
 

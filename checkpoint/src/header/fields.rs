@@ -196,7 +196,7 @@ impl Header {
         // Negative steps of the client's `i64` are above it too.
         field("step", self.step, self.step <= MAX_STEP, "0 to 2^53 - 1")?;
         let is_world = |count: u32| (1..=MAX_WORLD).contains(&count);
-        field("world", u64::from(self.world), is_world(self.world), "1 to 1048576")?;
+        field("world size", u64::from(self.world), is_world(self.world), "1 to 1048576")?;
         field("rank", u64::from(self.rank), self.rank < self.world, "less than the world size")?;
         field("n_shards", u64::from(self.n_shards), is_world(self.n_shards), "1 to 1048576")?;
         field("shard", u64::from(self.shard), self.shard < self.n_shards, "less than the number of shards")?;

@@ -57,7 +57,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
                 step,
                 saved_in: self.round,
                 given_up: folder.failed.get(&step).map_or(0, |failure| failure.count),
-                reason: "this node leaves the job, and writing the step to disk had not begun".to_owned(),
+                reason: "this node left the job before the step was written to disk".to_owned(),
             })
         });
         orders.map(|order| Effect::Send { node: node.clone(), order }).collect()

@@ -29,7 +29,10 @@ impl Tracker {
         let step = if is_decimal { digits.parse().ok() } else { None };
         match step.filter(|step| *step <= MAX_STEP && bytes.len() <= 64) {
             Some(step) => Self::Step(step),
-            None => Self::Unusable(format!("the tracker says {:?}; expected a step in decimal", cut(digits))),
+            None => Self::Unusable(format!(
+                "the tracker contains `{}`; expected a step in decimal",
+                cut(digits).escape_debug()
+            )),
         }
     }
 }

@@ -20,7 +20,7 @@ pub enum PathError {
     Up { path: String },
     #[error("the path has {bytes} bytes (maximum: {MAX_PATH})")]
     TooLong { bytes: usize },
-    #[error("the path {path:?} has a control character")]
+    #[error("the path `{}` contains a control character", .path.escape_debug())]
     Control { path: String },
 }
 
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(error(""), "the path is empty");
         assert_eq!(error("a/b"), "the path `a/b` is relative; give an absolute path");
         assert_eq!(error("/a/../b"), "the path `/a/../b` contains `..`; give the path without it");
-        assert_eq!(error("/a\n"), "the path \"/a\\n\" has a control character");
+        assert_eq!(error("/a\n"), "the path `/a\\n` contains a control character");
         assert_eq!(error(&format!("/{}", "a".repeat(4096))), "the path has 4097 bytes (maximum: 4096)");
         assert!(serde_json::from_str::<Dir>("\"a\"").is_err());
     }

@@ -417,7 +417,7 @@ impl Saver {
             // What is in memory is a part of something else.
             shard.void(
                 |_| false,
-                "the number of shards, or whether all ranks save the same state, has changed",
+                "the number of shards has changed, or whether all ranks save the same state",
             );
         }
         shard.facts = facts;

@@ -106,7 +106,7 @@ impl Saver {
             // What is in memory is a part of something else.
             known.void(
                 |_| false,
-                "the number of shards, or whether all ranks save the same state, has changed",
+                "the number of shards has changed, or whether all ranks save the same state",
             );
             known.facts = facts;
         }
@@ -408,7 +408,7 @@ fn check_step(fetched: &Fetched, step: u64) -> Result<(), String> {
         ("step", step, sent.step),
         ("step", step, header.step),
         ("rank", u64::from(sent.rank), u64::from(header.rank)),
-        ("world", u64::from(sent.world), u64::from(header.world)),
+        ("world size", u64::from(sent.world), u64::from(header.world)),
     ];
     match pairs.into_iter().find(|(_, expected, found)| expected != found) {
         None => Ok(()),

@@ -330,7 +330,7 @@ impl Saver {
             self.shards.values_mut().find_map(|shard| shard.slot_mut(SlotId(slot))).and_then(slot_of);
         match released {
             Some(_) => Some((Reply::Done { queued: false }, Fds::None)),
-            None => refuse(ErrorCode::NotYours, format!("slot {slot} is not read by this client")),
+            None => refuse(ErrorCode::NotYours, format!("slot {slot} is not being read by this client")),
         }
     }
 }

@@ -121,7 +121,7 @@ impl Saver {
         let Some(write) = shard.write_of(taken, process) else {
             return refuse(
                 ErrorCode::NotYours,
-                format!("slot {slot} is not written by this client; send `begin` first"),
+                format!("slot {slot} is not being written by this client; send `begin` first"),
             );
         };
         if write.step != step {
@@ -200,7 +200,7 @@ impl Saver {
         let client = self.clients.get(&connection)?;
         let (process, id) = (client.process, client.identity.as_ref()?.shard.clone());
         if self.shards.get_mut(&id)?.write_of(SlotId(slot), process).is_none() {
-            return refuse(ErrorCode::NotYours, format!("slot {slot} is not written by this client"));
+            return refuse(ErrorCode::NotYours, format!("slot {slot} is not being written by this client"));
         }
         self.abort_write(&id, process);
         Some((Reply::Done { queued: false }, Fds::None))
@@ -333,7 +333,7 @@ fn refuse_busy(busy: Busy) -> Answer {
              write ends"
         ),
         None => {
-            "the only slot that could be taken is read by another process, which must release what it has loaded"
+            "the only slot that could be taken is being read by another process, which must release what it has loaded"
                 .to_owned()
         }
     };

@@ -40,7 +40,7 @@ impl Inventory {
     }
 }
 
-/// The meaning of a number, for those that training meets.
+/// The meaning of an Xid number, for those that occur in training.
 #[must_use]
 pub const fn xid_name(code: u64) -> &'static str {
     match code {

@@ -162,7 +162,7 @@ impl SwitchboxFinding {
             self.pairs.iter().any(|pair| pair.wrong.as_ref().is_some_and(|wrong| wrong.trouble == trouble))
         };
         if has(Trouble::CannotStart) {
-            format!("{probe} cannot be started: run it by hand on this node; `ldd` names missing libraries; ")
+            format!("{probe} cannot be started: run it by hand on this node; `ldd` lists missing libraries; ")
         } else if has(Trouble::ProbeFailed) {
             format!("{probe} gave no usable answer for any pair: run it by hand on this node; ")
         } else {

@@ -197,8 +197,8 @@ pub(super) fn of_pids(pids: &[u32]) -> Result<Targets, NoTargets> {
         for (rank, target) in (0..).zip(&mut found.targets) {
             (target.rank, target.world_size) = (rank, world_size);
         }
-        let why = "the processes have no ranks of one job in their environment";
-        found.notes.push(format!("{why}; they are numbered in the order of --pid"));
+        let why = "the environment of the processes does not give them distinct ranks of one job";
+        found.notes.push(format!("{why}, so they are numbered in the order of --pid"));
     }
     found.job = if jobs.len() == 1 { jobs.pop_first().flatten() } else { None };
     Ok(found)

@@ -49,11 +49,17 @@ impl fmt::Display for Job {
             Self::Fails { code, why } => {
                 write!(f, "would fail with exit code {code} ({why}); no node is excluded")
             }
-            Self::GoesOn { with: 0, without } => write!(f, "waits for other nodes; excluded: {without}"),
+            Self::GoesOn { with: 0, without } => {
+                write!(f, "waits for other nodes; {} excluded", count(*without, "node"))
+            }
             Self::GoesOn { with, without: 0 } => write!(f, "continues with {}", count(*with, "node")),
             Self::GoesOn { with, without } => {
                 let with = count(*with, "node");
-                write!(f, "continues with {with}, if --nnodes allows so few; excluded: {without}")
+                write!(
+                    f,
+                    "continues with {with}, if --nnodes allows so few; {} excluded",
+                    count(*without, "node")
+                )
             }
         }
     }

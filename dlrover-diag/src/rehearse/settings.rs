@@ -33,7 +33,10 @@ const RUNS: &str = "1 to 1000000000";
 /// An option that makes no sense.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(super) enum Wrong {
-    #[error("--{option} {value}: nothing is left to choose from; name one, or leave the option out")]
+    #[error(
+        "--{option} {value}: nothing is left to choose at random; leave the option out, or simulate \
+            more nodes or racks (--nodes, --racks)"
+    )]
     NothingLeft {
         option: &'static str,
         /// As it was given.

@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(settings.timeout.reconnect_grace, Duration::from_secs(2));
         assert_eq!(settings.timeout.heartbeat_timeout, Some(Duration::from_secs(15)));
         let open = settings.open.unwrap();
-        assert!(open.contains("any host that reaches its port can list the nodes"), "{open}");
+        assert!(open.contains("any host that can reach its port can list the nodes"), "{open}");
     }
 
     #[test]

@@ -135,7 +135,7 @@ super::options! {
             "The job counts as hanging when no rank has finished a step for this long; the stacks of all ranks are taken \
              then; 0: no hang detection [env: XPU_TIMER_HANG_TIMEOUT]";
         HangGrace = option("hang-grace", "SECONDS", Float).default("1800"),
-            "How long the first step, and a checkpoint, may take";
+            "How long the first step or a checkpoint may take";
         HangSource = option("hang-source", "LIST", Text).default("progress"),
             "What counts as progress, comma-separated: progress (what workers show by --progress), output (bytes that \
              they write), cpu (CPU time that they use)";
@@ -199,8 +199,9 @@ super::options! {
     "Devices and NUMA" {
         NumaBinding = choice("numa-binding", "MODE", &["node", "socket", "exclusive", "core-complex"])
             .without_variable().of_torchrun(),
-            "Keep each worker on CPUs near its accelerator: those of its NUMA node, of its socket, a share of the \
-             node's cores of its own, or one core complex";
+            "Keep each worker on CPUs near its accelerator: all CPUs of its NUMA node (node) or \
+             of its socket (socket), an exclusive share of its NUMA node's cores (exclusive), or one core complex \
+             (core-complex)";
         VirtualLocalRank = switch("virtual-local-rank").of_torchrun(),
             "Every worker sees LOCAL_RANK=0 and only its own accelerator";
         GpuMemEnforce = switch("gpu-mem-enforce"),
@@ -215,7 +216,7 @@ super::options! {
              (a good ring, and a good one left for the next job), or a list such as 4,5 or GPU-...; \
              docs/gpus.md";
         GpuSelectOnly = switch("gpu-select-only"),
-            "Hide the accelerators that --gpu-select did not choose; without it they follow the chosen ones";
+            "Hide the accelerators that --gpu-select did not choose; otherwise they are listed after the chosen ones";
         GpuTopology = option("gpu-topology", "FILE", Text),
             "What --gpu-select reads instead of asking nvidia-smi or mx-smi: the table that topo -m prints, or \
              comma-separated GB/s";

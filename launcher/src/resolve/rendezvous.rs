@@ -57,7 +57,7 @@ impl Rendezvous {
 /// Whether this launcher serves the job master of a rendezvous with others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServeMaster {
-    /// This launcher serves the job master; on any address when the name is none of its own (a service in front of it).
+    /// This launcher serves the job master; on all addresses if the name does not resolve to one of its own (a service in front of it).
     Always,
     /// This launcher serves the job master, unless another launcher of this host already does.
     UnlessServed,

@@ -115,7 +115,7 @@ impl TryFrom<pb::CheckpointReport> for CheckpointMessage {
             Wire::Steps(pb::CheckpointSteps { steps }) => {
                 if steps.len() > MAX_SHARDS {
                     let length = steps.len();
-                    return Err(ConvertError::TooLong { field: "steps", length, max: MAX_SHARDS });
+                    return Err(ConvertError::TooMany { field: "steps", length, max: MAX_SHARDS });
                 }
                 let newest = |wire: pb::CheckpointStep| Ok((dir(wire.dir)?, step(wire.step)?));
                 let steps = steps.into_iter().map(newest).collect::<Result<_, _>>()?;
@@ -238,7 +238,7 @@ pub(super) fn folders(shards: Vec<ShardState>) -> Vec<pb::CheckpointFolder> {
 pub(super) fn shards(folders: Vec<pb::CheckpointFolder>) -> Result<Vec<ShardState>, ConvertError> {
     let length = folders.iter().map(|folder| folder.shards.len()).sum::<usize>().max(folders.len());
     if length > MAX_SHARDS {
-        return Err(ConvertError::TooLong { field: "checkpoints", length, max: MAX_SHARDS });
+        return Err(ConvertError::TooMany { field: "checkpoints", length, max: MAX_SHARDS });
     }
     let mut states = Vec::new();
     for pb::CheckpointFolder { dir: path, shards } in folders {
@@ -250,7 +250,7 @@ pub(super) fn shards(folders: Vec<pb::CheckpointFolder>) -> Result<Vec<ShardStat
     // More than an agent sends.
     let kept: usize = self::folders(states.clone()).iter().map(|folder| folder.shards.len()).sum();
     if kept < states.len() {
-        return Err(ConvertError::TooLong { field: "checkpoints", length: states.len(), max: kept });
+        return Err(ConvertError::TooMany { field: "checkpoints", length: states.len(), max: kept });
     }
     Ok(states)
 }
@@ -324,7 +324,7 @@ fn fetch_of(fetch: Fetch) -> pb::ShardFetch {
 
 fn steps(steps: Vec<u64>, field: &'static str) -> Result<Vec<u64>, ConvertError> {
     if steps.len() > MAX_STEPS {
-        return Err(ConvertError::TooLong { field, length: steps.len(), max: MAX_STEPS });
+        return Err(ConvertError::TooMany { field, length: steps.len(), max: MAX_STEPS });
     }
     if let Some(pair) = steps.windows(2).find(|pair| pair[0] >= pair[1]) {
         let value = pair[1];
@@ -391,7 +391,7 @@ impl TryFrom<pb::ShardFile> for ShardFile {
         let (rank, world) = place(wire.rank, wire.world)?;
         if wire.also.len() > MAX_ALSO {
             let length = wire.also.len();
-            return Err(ConvertError::TooLong { field: "also", length, max: MAX_ALSO });
+            return Err(ConvertError::TooMany { field: "also", length, max: MAX_ALSO });
         }
         let first = sum(wire.file.ok_or(ConvertError::Missing { field: "file" })?)?;
         let FileSum { file, bytes, chunk_bytes, crc32 } = first;
@@ -429,7 +429,7 @@ fn sum(wire: pb::FileSum) -> Result<FileSum, ConvertError> {
     }
     if crc32.len() > MAX_CHUNKS {
         let length = crc32.len();
-        return Err(ConvertError::TooLong { field: "file.crc32", length, max: MAX_CHUNKS });
+        return Err(ConvertError::TooMany { field: "file.crc32", length, max: MAX_CHUNKS });
     }
     Ok(FileSum { file: limited(file, MAX_PATH, "file.file")?, bytes, chunk_bytes, crc32 })
 }
@@ -513,7 +513,7 @@ impl TryFrom<pb::CheckpointOrder> for Order {
             Wire::Persist(pb::PersistStep { replicas }) => {
                 if replicas.len() > MAX_FETCHES {
                     let length = replicas.len();
-                    return Err(ConvertError::TooLong { field: "replicas", length, max: MAX_FETCHES });
+                    return Err(ConvertError::TooMany { field: "replicas", length, max: MAX_FETCHES });
                 }
                 Self::Persist { dir, step, replicas }
             }
@@ -559,7 +559,7 @@ pub(super) fn restore_points(
 ) -> Result<Vec<RestorePoint>, ConvertError> {
     if wire.len() > MAX_RESTORED {
         let length = wire.len();
-        return Err(ConvertError::TooLong { field: "assignment.restore", length, max: MAX_RESTORED });
+        return Err(ConvertError::TooMany { field: "assignment.restore", length, max: MAX_RESTORED });
     }
     let point = |wire: pb::RestorePoint| {
         let source = match wire.source() {
@@ -580,7 +580,7 @@ pub(super) fn restore_points(
 fn fetched_step(wire: pb::FetchedStep, first_rank: u32) -> Result<FetchedStep, ConvertError> {
     if wire.fetches.len() > MAX_FETCHES {
         let length = wire.fetches.len();
-        return Err(ConvertError::TooLong { field: "assignment.restore.fetches", length, max: MAX_FETCHES });
+        return Err(ConvertError::TooMany { field: "assignment.restore.fetches", length, max: MAX_FETCHES });
     }
     let fetches = wire.fetches.into_iter().map(|wire| Ok((first_rank, fetch(wire)?)));
     let void = if wire.void { vec![first_rank] } else { Vec::new() };

@@ -178,7 +178,7 @@ impl TryFrom<pb::Checked> for Checked {
         let compute = compute_micros.map(|time| ComputeTime { time: Duration::from_micros(time), kind });
         if notes.len() > MAX_NOTES {
             let (length, max) = (notes.len(), MAX_NOTES);
-            return Err(ConvertError::TooLong { field: "checked.local.notes", length, max });
+            return Err(ConvertError::TooMany { field: "checked.local.notes", length, max });
         }
         let notes = notes.into_iter().map(|note| limited(note, MAX_TEXT, "checked.local.notes"));
         let notes = notes.collect::<Result<_, _>>()?;
@@ -249,7 +249,7 @@ impl TryFrom<pb::CheckOrder> for CheckOrder {
     fn try_from(wire: pb::CheckOrder) -> Result<Self, ConvertError> {
         if wire.partners.len() > MAX_PARTNERS {
             let (length, max) = (wire.partners.len(), MAX_PARTNERS);
-            return Err(ConvertError::TooLong { field: "check.partners", length, max });
+            return Err(ConvertError::TooMany { field: "check.partners", length, max });
         }
         if !(2..=MAX_NODES).contains(&wire.size) {
             let (value, expected) = (u64::from(wire.size), "2 to 65536");
@@ -348,7 +348,7 @@ impl TryFrom<pb::CheckReport> for Event {
         }
         let length = wire.compute_micros.len();
         if length > MAX_SAMPLES {
-            return Err(ConvertError::TooLong { field: "compute_micros", length, max: MAX_SAMPLES });
+            return Err(ConvertError::TooMany { field: "compute_micros", length, max: MAX_SAMPLES });
         }
         let kind = compute_kind(wire.compute_kind, "compute_kind.model")?;
         let times = wire.compute_micros.into_iter().map(Duration::from_micros);

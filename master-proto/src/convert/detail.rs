@@ -54,7 +54,7 @@ impl TryFrom<pb::FailureDetail> for FailureDetail {
         };
         if wire.lines.len() > MAX_LINES {
             let (field, length) = ("detail.lines", wire.lines.len());
-            return Err(ConvertError::TooLong { field, length, max: MAX_LINES });
+            return Err(ConvertError::TooMany { field, length, max: MAX_LINES });
         }
         let length = wire.lines.iter().map(|line| line.len() + 1).sum();
         if length > MAX_BYTES {

@@ -34,7 +34,7 @@ impl TryFrom<pb::Fence> for FenceTerms {
         }
         let length = wire.jury.len();
         if length > MAX_JURORS {
-            return Err(ConvertError::TooLong { field: "fence.jury", length, max: MAX_JURORS });
+            return Err(ConvertError::TooMany { field: "fence.jury", length, max: MAX_JURORS });
         }
         let jury = wire.jury.into_iter().map(|juror| {
             Ok(Juror {

@@ -98,7 +98,7 @@ impl TryFrom<pb::TrainingReport> for ProgressMessage {
     fn try_from(wire: pb::TrainingReport) -> Result<Self, ConvertError> {
         if wire.ranks.len() > MAX_WORKERS as usize {
             let (field, length) = ("ranks", wire.ranks.len());
-            return Err(ConvertError::TooLong { field, length, max: MAX_WORKERS as usize });
+            return Err(ConvertError::TooMany { field, length, max: MAX_WORKERS as usize });
         }
         let ranks = wire.ranks.into_iter().map(RankProgress::try_from).collect::<Result<_, _>>()?;
         let report = ProgressReport { round: round(wire.round, "round")?, ranks };

@@ -165,7 +165,7 @@ impl TryFrom<pb::NodeAttributes> for NodeAttributes {
 
     fn try_from(wire: pb::NodeAttributes) -> Result<Self, ConvertError> {
         if wire.addresses.len() > MAX_ADDRESSES {
-            return Err(ConvertError::TooLong {
+            return Err(ConvertError::TooMany {
                 field: "attributes.addresses",
                 length: wire.addresses.len(),
                 max: MAX_ADDRESSES,

@@ -264,7 +264,7 @@ fn progress_metrics(families: &mut Families<'_, '_>, status: &JobStatus) -> fmt:
     )?;
     families.gauge(
         "dlrover_rank_idle_seconds",
-        "The time since a rank advanced last",
+        "The time since a rank last advanced",
         ranks().filter(|rank| rank.step.is_some()).map(|rank| (label(rank), rank.idle_seconds)),
     )?;
     let hang = status.hang.as_ref();
@@ -362,17 +362,17 @@ impl Collector for Metrics {
         families.one_counter("dlrover_rounds", "Rounds whose workers were started", float(totals.rounds))?;
         families.one_counter(
             "dlrover_node_losses",
-            "Nodes that were lost, left, failed for the last time, or were excluded by a check",
+            "Nodes that were lost, left, failed with no restart left, or were excluded by a check",
             float(totals.node_losses),
         )?;
         families.one_counter(
             "dlrover_training_seconds",
-            "The time in which workers ran",
+            "The time during which workers ran",
             totals.training_seconds,
         )?;
         families.counter(
             "dlrover_lost_seconds",
-            "The time in which no workers ran, by cause",
+            "The time during which no workers ran, by cause",
             totals.lost_seconds.by_cause().map(|(cause, seconds)| (CauseLabel { cause }, seconds)),
         )?;
         families.histogram(

@@ -116,7 +116,7 @@ impl Rank<'_> {
         }
         // Its process may have been replaced while it was read.
         if process::is_another(self.target) {
-            self.note(format!("process {pid} ended while its stacks were read"));
+            self.note(format!("process {pid} ended while its stacks were being read"));
         }
     }
 

@@ -288,7 +288,7 @@ impl fmt::Display for Refusal {
             Self::NotUniform { job, node } => write!(
                 f,
                 "the job's nodes must have the same number of workers: they have {job}, the joining node has \
-                 {node}; give every node the same nproc-per-node, or leave require-uniform out",
+                 {node}; give every node the same nproc-per-node, or leave out require-uniform",
             ),
             Self::Held { rank, holder, newcomer } => write!(
                 f,
@@ -388,7 +388,7 @@ impl fmt::Display for Log {
             Self::Checked { report } => f.write_str(report),
             Self::Proceeds { cut, nodes } => write!(
                 f,
-                "warning: {} over paths that are down (on bad path: proceed): {cut}",
+                "warning: {} although paths are down (on-bad-path=proceed): {cut}",
                 if *nodes == 1 { "1 node trains".to_owned() } else { format!("{nodes} nodes train") }
             ),
             Self::RootCause(root_cause) => write!(f, "root cause: {root_cause}"),
@@ -419,7 +419,7 @@ impl fmt::Display for Log {
                 f,
                 "nodes report round {round} ({}), which this master does not know: it has no state directory, or \
                  an empty \
-                 one; waiting for the others",
+                 one; waiting for the other nodes of the round",
                 diagnosis::counted::counted(*nodes, "node")
             ),
             Self::Restored { round, nodes } => write!(

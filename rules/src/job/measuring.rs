@@ -110,7 +110,7 @@ impl Job {
             }
             Probed::Failed { reason } => Some(format!("{name}: {reason}")),
             Probed::Unfinished { .. } => {
-                Some(format!("{name} did not finish within {limit} s (the timeout of the network check)"))
+                Some(format!("{name} did not finish within {limit} s (network-check-timeout)"))
             }
         };
         measuring.failure = measuring.failure.take().or(failure);
@@ -186,7 +186,7 @@ impl Measuring {
     fn message(&self) -> String {
         let nodes = count(self.members.len());
         if let Some(failure) = &self.failure {
-            return format!("bandwidth of {nodes} nodes: not measured: {failure}");
+            return format!("bandwidth of {nodes} nodes not measured: {failure}");
         }
         let seconds = self.slowest.as_secs_f64().max(f64::MIN_POSITIVE);
         let megabytes = f64::from(u32::try_from(BYTES >> 20).unwrap_or(u32::MAX)) * 1.048_576;

@@ -46,7 +46,7 @@ impl TaintReport {
             let rack = self.rack(*rack);
             write!(
                 f,
-                "\n  switch of {rack}: down (its nodes do not even reach each other); no node is tainted for it"
+                "\n  switch of {rack}: down (its nodes cannot even reach each other); no node is tainted for it"
             )?;
         }
         for pod in &outcome.pods {
@@ -140,7 +140,7 @@ mod tests {
             Some(Cut { left_out: vec![0], message: "asw-0 and asw-1 do not reach each other".into() });
         let table = report.to_string();
         for line in [
-            "\n  switch of asw-1: down (its nodes do not even reach each other); no node is tainted for it",
+            "\n  switch of asw-1: down (its nodes cannot even reach each other); no node is tainted for it",
             "\n  paths out of pod psw-0: down (its nodes reach no other pod); no node is tainted for it",
             "\n  paths out of pod 3: down (its nodes reach no other pod); no node is tainted for it",
             "\n  uplinks of asw-0: partly down (3 of 8 tested pairs failed each time); no node is",

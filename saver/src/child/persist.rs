@@ -115,7 +115,7 @@ fn check_identity(header: &Header, persist: &Persist) -> Result<(), String> {
         ("shard", u64::from(header.shard), u64::from(persist.shard.shard)),
         ("n_shards", u64::from(header.n_shards), u64::from(persist.n_shards)),
         ("rank", u64::from(header.rank), u64::from(persist.rank)),
-        ("world", u64::from(header.world), u64::from(persist.world)),
+        ("world size", u64::from(header.world), u64::from(persist.world)),
         ("replicated", u64::from(header.replicated), u64::from(persist.replicated)),
         ("layout_id", header.layout_id, persist.layout_id),
     ];
@@ -168,7 +168,7 @@ fn write_file(
     let now = fetch(slot, 0..HEADER_LEN as u64).map_err(io::Error::other)?;
     if now != first {
         return Err(io::Error::other(
-            "the slot was changed while it was being written to disk, so the copy is not one state",
+            "the slot was changed while it was being written to disk, so the copy is inconsistent",
         ));
     }
     temporary.publish()?;

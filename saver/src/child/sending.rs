@@ -116,7 +116,10 @@ async fn asked(mut socket: TcpStream, ticket: &str, run_id: &str) -> Result<(Std
     let first = received.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let ask: Ask = serde_json::from_slice(first).map_err(|_| "it does not speak this protocol".to_owned())?;
     if ask.v != VERSION {
-        return Err(format!("it has version {} of the protocol, this saver version {VERSION}", ask.v));
+        return Err(format!(
+            "it uses protocol version {}, this saver version {VERSION}; install the same release on every node",
+            ask.v
+        ));
     }
     if !is_same(&ask.ticket, ticket) || ask.run_id != run_id {
         return Err("it belongs to another job: its ticket or run id differs".to_owned());

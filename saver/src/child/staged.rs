@@ -69,7 +69,7 @@ pub(super) fn publish(dir: &Dir, manifest: &Manifest) -> Result<Published, Strin
         let target = Path::new(&file.path);
         if let Err(error) = published.replace(&path(target, manifest.step), target) {
             published.undo();
-            return Err(format!("cannot rename the file that is to be {}: {error}", file.path));
+            return Err(format!("cannot rename the temporary file to {}: {error}", file.path));
         }
     }
     Ok(published)

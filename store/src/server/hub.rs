@@ -300,7 +300,7 @@ impl Hub {
             {
                 self.full_warnings += 1;
                 warn!(
-                    "the workers' store rejected a write of {peer} and closed the connection: {full}; delete keys \
+                    "the workers' store rejected a write from {peer} and closed the connection: {full}; delete keys \
                      that are no longer needed (delete_key), or keep large data elsewhere"
                 );
             }

@@ -96,7 +96,7 @@ fn a_cut_path_fails_the_job_with_the_fail_policy() {
     for outcome in job.fails(nodes, 202).iter().take(5) {
         let output = &outcome.stderr;
         assert!(
-            output.contains("3 of 5 nodes can train together, but the job fails (on bad path: fail)"),
+            output.contains("3 of 5 nodes can train together, but the job fails (on-bad-path=fail)"),
             "{output}"
         );
     }
@@ -109,13 +109,11 @@ fn a_cut_path_is_a_warning_with_the_proceed_policy() {
     assert!(report.nodes.iter().all(|node| !node.excluded), "{report:#?}");
     let _world = job.first_world(5);
     for node in &nodes {
-        let _said = job.await_output(
-            node,
-            "; warning: the job trains over paths that are down (on bad path: proceed): ",
-        );
+        let _said = job
+            .await_output(node, "; warning: the job trains although paths are down (on-bad-path=proceed): ");
     }
     let _said =
-        job.await_master_log("warning: 5 nodes train over paths that are down (on bad path: proceed): ");
+        job.await_master_log("warning: 5 nodes train although paths are down (on-bad-path=proceed): ");
     let _end = job.ends_well(nodes);
 }
 

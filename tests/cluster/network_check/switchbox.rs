@@ -174,7 +174,7 @@ fn a_tool_that_cannot_be_started_taints_no_node() {
     let outcome = job.finish([lacking], 201).remove(0);
     for words in [
         "switchbox check: pair 0:1 (GPU 0 -> GPU 1): cannot start, exited with code 127, output: ",
-        "cannot be started: run it by hand on this node; `ldd` names missing libraries",
+        "cannot be started: run it by hand on this node; `ldd` lists missing libraries",
         "this node's switchbox cannot be measured: 0 of 4 pairs good, 2 needed; ",
     ] {
         assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);
@@ -199,7 +199,7 @@ fn default_pairs_on_a_host_of_four_end_the_launcher_and_taint_no_node() {
     for words in [
         "the switchbox cannot be checked: this host has 4 accelerators, and the default pairs 0:1 2:4 3:5 6:7 need \
          an accelerator on each of 8 sockets (pairs that lack one: 2:4 3:5 6:7)",
-        "Set the box pairs to the pairs of this host's sockets",
+        "Set box-pairs to the pairs of this host's sockets",
     ] {
         assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);
     }

@@ -1,4 +1,4 @@
-//! The tree of a state: what is no tensor, and where the tensors are in it.
+//! The tree of a state: what is not a tensor, and where the tensors are in it.
 
 use super::{MAX_DEPTH, MAX_DIGITS, MAX_NODES, MetaError, float, json::Cursor};
 

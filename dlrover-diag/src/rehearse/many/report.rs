@@ -24,7 +24,7 @@ fn write_summary(text: &mut String, template: &Template, seed: u64, tally: &Tall
     writeln!(text, "{}", sentence(tally))?;
     let (nodes, racks) = template.size();
     let (nodes, racks) = (count(nodes as usize, "node"), count(racks as usize, "rack"));
-    writeln!(text, "simulated: {nodes} in {racks}, the seeds of the runs drawn by --seed {seed}")?;
+    writeln!(text, "simulated: {nodes} in {racks}, the seeds of the runs are derived from --seed {seed}")?;
     let (mean, most) = (tally.mean_rounds(), tally.most_rounds);
     writeln!(text, "rounds: {mean:.2} on average, {most} at most")?;
     for (number, what) in [
@@ -150,7 +150,7 @@ pub(super) fn sweep(seed: u64, rows: &[(String, Tally)]) -> String {
 
 fn explained(seed: u64) -> String {
     format!(
-        "All numbers are runs; the clusters are drawn by --seed {seed}. `missed`: tests showed a fault that is \
+        "All numbers are runs; the clusters are generated from --seed {seed}. `missed`: tests showed a fault that is \
          not named. `never shown`: a\nfault is not named, but its element was not tested while it was broken, \
          or passed its tests, or is inconclusive, or another\nfault hides it. `wrong names`: an element is \
          named that works. `over bound`: more rounds than such faults may take.\n`disconnected pairs`: the job \

@@ -55,7 +55,10 @@ fn the_job_after_the_check_is_reported() {
     for (line, told) in [
         ("--nodes 4", "4 nodes are healthy, 0 are not\n"),
         ("--nodes 4", "the job: continues with 4 nodes\n"),
-        ("--nodes 8 --faulty 1", "the job: continues with 7 nodes, if --nnodes allows so few; excluded: 1\n"),
+        (
+            "--nodes 8 --faulty 1",
+            "the job: continues with 7 nodes, if --nnodes allows so few; 1 node excluded\n",
+        ),
         ("--nodes 8 --faulty 1", "7 nodes are healthy, 1 is not\n"),
         (
             "--nodes 6 --faulty 1,2,3",
@@ -69,13 +72,13 @@ fn the_job_after_the_check_is_reported() {
         ("--nodes 1 --faulty 0", "1 node is not tested: a single node has no peer to test with"),
         ("--nodes 1 --faulty 0", "simulated: 1 node in 1 rack, seed 0\n"),
         ("--nodes 1 --faulty 0", "not found: node 0 (faulty): never tested\n"),
-        ("--nodes 1 --local-fault 0", "the job: waits for other nodes; excluded: 1\n"),
+        ("--nodes 1 --local-fault 0", "the job: waits for other nodes; 1 node excluded\n"),
     ] {
         let (text, _) = said(line);
         assert!(text.contains(told), "{line}: {text}");
     }
     let (text, document) = said("--nodes 6 --local-fault 1,2,3");
-    assert!(!text.contains(", excluded"), "{text}");
+    assert!(!text.contains("nodes excluded"), "{text}");
     assert_eq!(document["mass_failure"], true);
 }
 

@@ -85,7 +85,7 @@ pub(super) fn numbers(list: List<'_>, what: &str, count: u32, kind: FaultKind) -
 
 /// `A:B`, `random` or `random:COUNT`.
 pub(super) fn pairs(list: List<'_>, what: &str, count: u32, kind: FaultKind) -> Result<Vec<Fault>, Wrong> {
-    let range = format!("A:B with two different {what}, 0 to {}, or random:COUNT", count - 1);
+    let range = format!("A:B, where A and B are two different {what}, 0 to {}, or random:COUNT", count - 1);
     let read = |value: &str| Some((random(value).or_else(|| pair(value, count))?, kind));
     faults(list, &range, read)
 }
@@ -94,7 +94,7 @@ pub(super) fn pairs(list: List<'_>, what: &str, count: u32, kind: FaultKind) -> 
 pub(super) fn slow_links(list: List<'_>, nodes: u32) -> Result<Vec<Fault>, Wrong> {
     let (last, words) = (nodes - 1, FACTOR.words);
     let range =
-        format!("A:B:X with two different nodes, 0 to {last}, and X {words}; or random:X in place of A:B:X");
+        format!("A:B:X, where A and B are two different nodes, 0 to {last}, and X is {words}; or random:X");
     faults(list, &range, |value| {
         let (ends, factor) = value.rsplit_once(':')?;
         let ends = if ends == RANDOM { Which::Random(1) } else { pair(ends, nodes)? };
@@ -111,7 +111,7 @@ pub(super) fn factors(
 ) -> Result<Vec<Fault>, Wrong> {
     let Range { letter, words, .. } = range;
     let (name, last) = (what.to_uppercase(), count - 1);
-    let said = format!("{name}:{letter} with a {what}, 0 to {last} or random, and {letter} {words}");
+    let said = format!("{name}:{letter}, where {name} is 0 to {last} or random and {letter} is {words}");
     faults(list, &said, |value| {
         let (number, factor) = value.split_once(':')?;
         let which = if number == RANDOM { Which::Random(1) } else { some(number, count)? };
@@ -129,7 +129,7 @@ pub(super) fn after_round(
     let (name, last) = (what.to_uppercase(), count - 1);
     let form = if always.is_some() { format!("{name} or {name}@ROUND") } else { format!("{name}@ROUND") };
     let range =
-        format!("{form} with a {what}, 0 to {last} or random:COUNT, and a round, 0 to {}", u32::MAX - 1);
+        format!("{form}, where {name} is 0 to {last} or random:COUNT and ROUND is 0 to {}", u32::MAX - 1);
     faults(list, &range, |value| match value.split_once('@') {
         Some((number, round)) => {
             let round = round.parse().ok().filter(|round| *round < u32::MAX)?;

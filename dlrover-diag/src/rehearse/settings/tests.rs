@@ -57,7 +57,7 @@ fn a_whole_line_is_read() {
 
 #[test]
 fn what_makes_no_sense_is_named_with_its_range() {
-    let node_and = "must be NODE:X with a node, 0 to 3 or random, and X above 0, at most 1000000";
+    let node_and = "must be NODE:X, where NODE is 0 to 3 or random and X is above 0, at most 1000000";
     for (line, said) in [
         ("--nodes 0", "--nodes 0: must be 1 to 65536"),
         ("--nodes 99999999999", "--nodes 99999999999: must be 1 to 65536"),
@@ -66,30 +66,30 @@ fn what_makes_no_sense_is_named_with_its_range() {
         ("--nodes 4 --lost -1", "--lost -1: must be a node from 0 to 3, or random:COUNT"),
         (
             "--nodes 4 --dead-link 2:2",
-            "--dead-link 2:2: must be A:B with two different nodes, 0 to 3, or random:COUNT",
+            "--dead-link 2:2: must be A:B, where A and B are two different nodes, 0 to 3, or random:COUNT",
         ),
         (
             "--nodes 4 --dead-link 2",
-            "--dead-link 2: must be A:B with two different nodes, 0 to 3, or random:COUNT",
+            "--dead-link 2: must be A:B, where A and B are two different nodes, 0 to 3, or random:COUNT",
         ),
         ("--nodes 4 --slow-nic 2:0", &*format!("--slow-nic 2:0: {node_and}")),
         ("--nodes 4 --slow-nic 2:-1", &*format!("--slow-nic 2:-1: {node_and}")),
         (
             "--nodes 4 --flaky 2:nan",
-            "--flaky 2:nan: must be NODE:P with a node, 0 to 3 or random, and P from 0 to 1",
+            "--flaky 2:nan: must be NODE:P, where NODE is 0 to 3 or random and P is from 0 to 1",
         ),
         (
             "--nodes 4 --dies 1",
-            "--dies 1: must be NODE@ROUND with a node, 0 to 3 or random:COUNT, and a round, 0 to 4294967294",
+            "--dies 1: must be NODE@ROUND, where NODE is 0 to 3 or random:COUNT and ROUND is 0 to 4294967294",
         ),
         (
             "--nodes 4 --racks 2 --dead-uplink 2@0",
-            "--dead-uplink 2@0: must be RACK or RACK@ROUND with a rack, 0 to 1 or random:COUNT, and a round, 0 to \
-             4294967294",
+            "--dead-uplink 2@0: must be RACK or RACK@ROUND, where RACK is 0 to 1 or random:COUNT and ROUND is 0 \
+             to 4294967294",
         ),
         (
             "--nodes 4 --racks 2 --partial-uplink 1:2",
-            "--partial-uplink 1:2: must be RACK:SHARE with a rack, 0 to 1 or random, and SHARE from 0 to 1",
+            "--partial-uplink 1:2: must be RACK:SHARE, where RACK is 0 to 1 or random and SHARE is from 0 to 1",
         ),
         ("--nodes 4 --racks 2 --pod-size 3", "--pod-size 3: must be 1 to 2"),
         ("--nodes 4 --racks 2 --dead-pod 0", "--dead-pod 0: requires --pod-size, the racks in a pod"),
@@ -110,11 +110,13 @@ fn what_makes_no_sense_is_named_with_its_range() {
         ),
         (
             "--nodes 4 --dead-uplink random,random",
-            "--dead-uplink random: nothing is left to choose from; name one, or leave the option out",
+            "--dead-uplink random: nothing is left to choose at random; leave the option out, or simulate \
+             more nodes or racks (--nodes, --racks)",
         ),
         (
             "--nodes 4 --dead-rack-pair random",
-            "--dead-rack-pair random: nothing is left to choose from; name one, or leave the option out",
+            "--dead-rack-pair random: nothing is left to choose at random; leave the option out, or simulate \
+             more nodes or racks (--nodes, --racks)",
         ),
         ("--nodes 4 --noise inf", "--noise inf: must be 0 to 2"),
         ("--nodes 4 --seed -1", "--seed -1: must be 0 to 18446744073709551615"),

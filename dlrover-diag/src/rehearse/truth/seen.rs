@@ -107,7 +107,7 @@ impl<'a> Seen<'a> {
         } else if !self.settings.policy.exclude_straggler {
             (Reason::NotLookedFor, ONLY_STRAGGLERS.into())
         } else {
-            self.why_not_slower(slower, factor, "its transfers took")
+            self.why_not_slower(slower, factor, ("its transfers took", "those of the others"))
         })
     }
 
@@ -124,31 +124,33 @@ impl<'a> Seen<'a> {
             return None;
         }
         let slower = self.node(number).and_then(|node| node.compute_permille);
-        Some(self.why_not_slower(slower, factor, "it took"))
+        Some(self.why_not_slower(slower, factor, ("it took", "the others")))
     }
 
     /// Why a slow node was not found: how much slower it was measured, or how seldom. `factor`: how much slower
     /// it is in the simulation.
-    fn why_not_slower(&self, permille: Option<u32>, factor: f64, words: &str) -> Why {
+    fn why_not_slower(&self, permille: Option<u32>, factor: f64, (it_took, others): (&str, &str)) -> Why {
         let limit = self.settings.policy.straggler_permille;
         let times = |permille: u32| f64::from(permille) / 1000.0;
         let should_show = factor > times(limit);
         match permille {
             None => {
-                let words = "it could not be compared with the others: too few times were measured, or they \
+                let words = "it could not be compared with the others: there are too few measurements, or they \
                              differ too much";
                 (Reason::NeverTested, words.into())
             }
             Some(permille) if permille <= limit => {
                 let reason = if should_show { Reason::Shown } else { Reason::Passed };
                 let words = format!(
-                    "{words} {:.2} times as long as the others; --straggler-ratio is {:.2}",
+                    "{it_took} {:.2} times as long as {others}; --straggler-ratio is {:.2}",
                     times(permille),
                     times(limit)
                 );
                 (reason, words)
             }
-            Some(_) => (Reason::Shown, "it was not slow often enough to be sure".into()),
+            Some(_) => {
+                (Reason::Shown, "too few of its measurements were slow to be sure that it is slow".into())
+            }
         }
     }
 

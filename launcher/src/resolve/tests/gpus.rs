@@ -242,7 +242,10 @@ fn metax_hosts_have_numbers_and_a_second_variable() {
 fn a_list_is_used_as_given() {
     let host = eight(&[6]);
     assert_eq!(chosen(&host, &[], "--gpu-select=6,2 --nproc-per-node=2").0, some("66,22"));
-    assert!(chosen(&host, &[], "--gpu-select=6,2").1[0].contains("GPU 6 is in use by other processes"));
+    assert!(
+        chosen(&host, &[], "--gpu-select=6,2").1[0]
+            .contains("GPU 6 is in use: other processes hold more than")
+    );
     assert_eq!(chosen(&host, &[], "--gpu-select=GPU-33,0").0, some("33,00"));
     assert_eq!(chosen(&host, &[], "--gpu-select=MIG-1,MIG-2 --nproc-per-node=2").0, some("MIG-1,MIG-2"));
     // Nothing is known here, so the list is not checked.
@@ -272,9 +275,9 @@ fn a_list_is_used_as_given() {
         (&host, "", "--gpu-select=8", "this node has no GPU 8 (GPUs found: 8)"),
         (&host, "", "--gpu-select=GPU-zz", "this node has no GPU GPU-zz"),
         (&host, "", "--gpu-select=6 --nproc-per-node=2", "it names 1 GPU for 2 workers"),
-        (&host, "0,1", "--gpu-select=1,2", "2 is not among those that CUDA_VISIBLE_DEVICES allows"),
-        (&unknown, "0,1", "--gpu-select=1,4", "4 is not among those that CUDA_VISIBLE_DEVICES allows"),
-        (&unknown, "0,-1,4", "--gpu-select=4", "4 is not among those that CUDA_VISIBLE_DEVICES allows"),
+        (&host, "0,1", "--gpu-select=1,2", "2 is not in CUDA_VISIBLE_DEVICES"),
+        (&unknown, "0,1", "--gpu-select=1,4", "4 is not in CUDA_VISIBLE_DEVICES"),
+        (&unknown, "0,-1,4", "--gpu-select=4", "4 is not in CUDA_VISIBLE_DEVICES"),
         (&unknown, "-1", "--gpu-select=GPU-11", "GPU-11 is not among those"),
         (&unknown, "GPU-11,GPU-22", "--gpu-select=GPU-33", "GPU-33 is not among those"),
         (&host, "MIG-1,MIG-2", "--gpu-select=MIG-2,MIG-3", "MIG-3 is not among those"),

@@ -46,7 +46,7 @@ pub enum RingError {
     #[error("cannot connect to {peer}: {reason}")]
     CannotConnect { peer: Peer, reason: String },
     /// The program at the address is not a probe of this version.
-    #[error("the peer at {} does not answer as dlrover-diag pair --listen of this version: {reason}", peer.address)]
+    #[error("the program at {} is not a `dlrover-diag pair --listen` of this version: {reason}", peer.address)]
     NotAProbe {
         peer: Peer,
         /// Its behaviour.
@@ -82,7 +82,7 @@ pub enum RingError {
     #[error("{peer} sent an invalid message while {doing}")]
     InvalidMessage { peer: Peer, doing: &'static str },
     /// The sum of an all-reduce is wrong.
-    #[error("the all-reduce gave a wrong sum: number {at} is {got} instead of {expected}")]
+    #[error("the all-reduce gave a wrong sum: element {at} is {got} instead of {expected}")]
     WrongSum { at: usize, expected: f32, got: f32 },
     /// Another member has a wrong sum.
     #[error("{peer} reports a wrong sum of the all-reduce")]

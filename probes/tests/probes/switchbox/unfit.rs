@@ -27,7 +27,7 @@ async fn a_tool_that_cannot_be_started_has_measured_nothing() {
     }
     made.write(&made.tool(), "#!/nowhere/shell\n", 0o755);
     let (found, lines) = check(made.task()).await;
-    let advice = "cannot be started: run it by hand on this node; `ldd` names missing libraries";
+    let advice = "cannot be started: run it by hand on this node; `ldd` lists missing libraries";
     assert!(lines.last().unwrap().ends_with(advice), "{lines:?}");
     assert!(found.unwrap().fault().unwrap().reason.contains(advice));
 }

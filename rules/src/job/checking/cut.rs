@@ -47,9 +47,7 @@ impl Job {
     pub(super) fn cut_message(&self, report: &TaintReport) -> String {
         match (&report.outcome.cut, self.on_bad_path()) {
             (Some(Cut { message, .. }), Some(OnBadPath::Proceed)) => {
-                format!(
-                    "; warning: the job trains over paths that are down (on bad path: proceed): {message}"
-                )
+                format!("; warning: the job trains although paths are down (on-bad-path=proceed): {message}")
             }
             (Some(Cut { message, .. }), _) => format!("; cut: {message}"),
             (None, _) => String::new(),

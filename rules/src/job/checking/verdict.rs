@@ -197,7 +197,7 @@ fn summary(report: &TaintReport) -> String {
         named(report, |node| !node.excluded && node.verdict == NodeVerdict::Inconclusive);
     let passed = nodes.len() - left_out - in_doubt;
     let facts =
-        format!("{}, {:.2} s", diagnosis::counted::counted(rounds.len(), "round"), took.as_secs_f64());
+        format!("{}, {:.2} s", diagnosis::counted::counted(rounds.len(), "check round"), took.as_secs_f64());
     let mut message = match passed {
         0 => format!("network check ended, but no node passed: {facts}"),
         _ => format!("network check passed: {}, {facts}", diagnosis::counted::counted(passed, "node")),

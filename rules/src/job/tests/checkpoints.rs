@@ -252,7 +252,7 @@ fn a_node_that_has_left_is_told_what_it_waits_for_in_vain() {
     let _joined = test.join("c");
     let _placed = test.rejoin_with("a", 0, Vec::new());
     let effects = test.hosted("a", 1);
-    let reason = "this node leaves the job, and writing the step to disk had not begun".to_owned();
+    let reason = "this node left the job before the step was written to disk".to_owned();
     let told = tell(&["b"], &Order::Fail { dir: dir(), step: 7, saved_in: 0, given_up: 0, reason });
     assert_eq!(effects.last(), told.first(), "{effects:?}");
     assert_eq!(test.says("b", CheckpointReport::Closed), []);

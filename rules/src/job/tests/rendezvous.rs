@@ -317,7 +317,7 @@ fn unequal_nodes_are_welcome_unless_the_job_wants_them_uniform() {
     assert_eq!(
         reason.to_string(),
         "the job's nodes must have the same number of workers: they have 2, the joining node has 3; give every node \
-         the same nproc-per-node, or leave require-uniform out"
+         the same nproc-per-node, or leave out require-uniform"
     );
 }
 

@@ -114,7 +114,11 @@ fn reports_that_the_master_may_have_missed_are_repeated() {
         ),
         ("stopping to leave", and(&[signalled(2)]), left(2)),
         ("clearing away", ok.to_vec(), resumed(0, WorkersState::Running)),
-        ("done, waiting for the others", [&ok[..], &[gone(0)]].concat(), resumed(0, WorkersState::Succeeded)),
+        (
+            "done, waiting for the other nodes of the round",
+            [&ok[..], &[gone(0)]].concat(),
+            resumed(0, WorkersState::Succeeded),
+        ),
     ] {
         let mut group = in_state(&events);
         let before = group.clone();

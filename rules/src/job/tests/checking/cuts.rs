@@ -147,7 +147,7 @@ fn the_launcher_that_serves_the_master_cannot_be_left_out() {
 fn a_cut_fails_the_job_if_that_is_the_policy() {
     let message = severed(policy(), 2, 1, OnBadPath::Fail).fails(2, 2, &CutEnd::Policy);
     assert!(
-        message.contains(". 2 of 4 nodes can train together, but the job fails (on bad path: fail);"),
+        message.contains(". 2 of 4 nodes can train together, but the job fails (on-bad-path=fail);"),
         "{message}"
     );
 }
@@ -156,7 +156,7 @@ fn a_cut_fails_the_job_if_that_is_the_policy() {
 fn all_train_over_a_cut_with_a_warning_if_that_is_the_policy() {
     let mut cut = severed(policy(), 4, 1, OnBadPath::Proceed);
     assert!(cut.excluded().is_empty());
-    let warning = format!("warning: 4 nodes train over paths that are down (on bad path: proceed): {WORDS}");
+    let warning = format!("warning: 4 nodes train although paths are down (on-bad-path=proceed): {WORDS}");
     let logs = cut.effects.iter().filter_map(|effect| match effect {
         Effect::Log(log) => Some(log.to_string()),
         _ => None,
@@ -166,7 +166,7 @@ fn all_train_over_a_cut_with_a_warning_if_that_is_the_policy() {
     assert!(told.starts_with("network check passed: 4 nodes"), "{told}");
     assert!(
         told.ends_with(&format!(
-            "; warning: the job trains over paths that are down (on bad path: proceed): {WORDS}"
+            "; warning: the job trains although paths are down (on-bad-path=proceed): {WORDS}"
         )),
         "{told}"
     );
