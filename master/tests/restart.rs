@@ -48,7 +48,7 @@ async fn a_running_round_continues_after_a_restart() {
     master.kill();
     let master = Master::with_state(dir.path());
     let nodes = come_back(&master, &assignments, WorkersState::Running).await;
-    assert!(master.logs("recovered job job (round 0, 2 nodes), restart 1 of the master"));
+    assert!(master.logs("recovered job job (round 0, 2 nodes); master restart 1"));
     // That no node is lost after the grace is tested in virtual time: rules/src/job_master/tests.rs, the simulator.
     succeed(nodes, 0).await;
     assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
@@ -106,7 +106,7 @@ async fn nodes_that_joined_before_are_kept() {
     a.join(2, None).await;
     master.kill();
     let master = Master::with_state(dir.path());
-    assert!(master.logs("recovered job job (between rounds, 1 node), restart 1 of the master"));
+    assert!(master.logs("recovered job job (between rounds, 1 node); master restart 1"));
     // It says it again, because it has heard no answer; then the other one comes.
     let mut nodes = two(&master).await;
     assigned(&mut nodes).await;
@@ -127,7 +127,7 @@ async fn a_node_that_missed_the_end_receives_it_from_the_restarted_master() {
     a.acknowledge().await.unwrap();
     master.kill();
     let master = Master::with_state(dir.path());
-    assert!(master.logs("which is over, restart 1 of the master"));
+    assert!(master.logs("which is over; master restart 1"));
     let mut b = master.subscribe("b").await;
     b.resume(2, &assignments[1], WorkersState::Succeeded).await.unwrap();
     b.leave().await;

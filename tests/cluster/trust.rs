@@ -40,7 +40,7 @@ fn a_master_without_a_token_warns() {
     let first = output.lines().next().unwrap_or_default();
     assert!(
         first.contains(
-            "this job master listens on all interfaces and accepts connections without a token: any host that reaches its \
+            "this job master listens on all interfaces and accepts connections without a token: any host that can reach its \
              port can"
         ),
         "{output}"

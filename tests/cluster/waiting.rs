@@ -62,7 +62,7 @@ fn too_few_nodes_of_torchrun_lines_all_exit_with_one_message_and_1() {
     let outcomes = job.finish(nodes, 1);
     assert!(error(&outcomes[0].stderr).ends_with("2 of 3 nodes joined within 4 s"), "{outcomes:#?}");
     let advice = "give --rdzv-endpoint=HOST:PORT of a host that all nodes reach";
-    let first = "which only this host reaches; nodes on other hosts need another address: ";
+    let first = "which only this host can reach; nodes on other hosts need another address: ";
     let serves = outcomes.iter().filter(|it| it.stderr.contains(&format!("{first}{advice}\n"))).count();
     assert_eq!(serves, 1, "the one that serves: {outcomes:#?}");
     let last = format!(": for nodes on other hosts, {advice}. Start the missing nodes");

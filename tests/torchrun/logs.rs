@@ -326,14 +326,14 @@ fn output_that_the_console_does_not_take_is_reported_once() {
             let run = launch().flags(["--standalone", "--tee=3", "--no-python", "bash", "-c"]).script(many);
             let run = run.after(shell).finish().expect_code(i32::from(code != 0));
             let text = if other == "stderr" { &run.stderr } else { &run.stdout };
-            let told = format!("dlrover-run: warning: {stream} cannot be written ({why})");
+            let told = format!("dlrover-run: warning: cannot write to {stream} ({why})");
             assert_eq!(
                 text.matches(&told).count(),
                 1,
                 "{shell}, {code}: {}",
                 &text[text.len().saturating_sub(2000)..]
             );
-            let in_report = format!("  lost output: {stream} could not be written");
+            let in_report = format!("  lost output: could not write to {stream}");
             // A report goes to standard error, and is lost with it.
             let reported = code != 0 && other == "stderr";
             assert_eq!(text.contains(&in_report), reported, "{shell}, {code}");

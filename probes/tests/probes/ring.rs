@@ -278,7 +278,7 @@ fn a_manual_pair_waits_no_longer_than_its_timeout() {
     assert_eq!(
         error,
         format!(
-            "the peer at {address} does not answer as dlrover-diag pair --listen of this version: it did not answer \
+            "the program at {address} is not a `dlrover-diag pair --listen` of this version: it did not answer \
              within 1 s; it may be busy with another check"
         )
     );

@@ -52,7 +52,7 @@ fn a_single_node_runs_the_check_command() {
     ] {
         let output = with_command(command, more, 201).stderr;
         assert!(output.contains(words), "{output}");
-        assert!(output.contains("Check first: the check command, run by hand"), "{output}");
+        assert!(output.contains("Check first: the output of the check command when run by hand"), "{output}");
         assert!(!output.contains("no bytes transferred") && !output.contains("cable"), "{output}");
     }
 }
