@@ -106,7 +106,7 @@ impl Saver {
             // What is in memory is a part of something else.
             known.void(
                 |_| false,
-                "the number of shards has changed, or whether all ranks save the same state",
+                "the number of shards, or the kind of state (replicated or sharded), has changed",
             );
             known.facts = facts;
         }
@@ -350,6 +350,8 @@ impl Saver {
         let Some(point) = self.awaited_point(dir, step) else { return };
         let (source, pending, fetched) = (RestoreSource::Memory, None, None);
         *point = RestorePoint { dir: dir.clone(), step, source, pending, given_up: 0, fetched };
+        // The job passes over what this node wishes for as long as it says that it waits.
+        self.must_tell_state = true;
     }
 
     /// A node cannot fetch the step: all ranks restore what they have without it.
@@ -357,6 +359,7 @@ impl Saver {
         let Some(point) = self.awaited_point(dir, step) else { return };
         point.fetched = None;
         let last = (point.source == RestoreSource::Memory).then_some(point.step);
+        self.must_tell_state = true;
         self.cancel_fetches(Some(dir));
         for (_, shard) in self.shards.iter_mut().filter(|(id, _)| id.dir == *dir) {
             let keeps = |held: &Held| last.is_some_and(|last| held.step <= last);
