@@ -17,7 +17,7 @@ use launcher::{
     environment::Environment,
     failure::{FAILED, SUCCEEDED, USAGE},
     host::ThisHost,
-    numbers::{float, whole},
+    numbers::whole,
     options::SWITCHBOX_PATHS,
     resolve::switchbox::{VARIABLE as PROBE_VARIABLE, default_min_channels, read_probe},
 };
@@ -35,8 +35,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "A:B ...", num_args = 1.., action = ArgAction::Set)]
     box_pairs: Vec<String>,
     /// A pair below this bandwidth is faulty
-    #[arg(long, value_name = "MB/S", value_parser = float("a number of MB/s above 0"), default_value = "10000")]
-    min_bandwidth: f64,
+    #[arg(long, value_name = "MB/S", value_parser = minimum_rate, default_value = "10000")]
+    min_bandwidth: Rate,
     /// A node with fewer working pairs is faulty [default: 2, or the number of pairs if that is less]
     #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=u32::MAX.into()))]
     min_channels: Option<u32>,
@@ -82,15 +82,19 @@ pub(super) fn main(arguments: &Arguments, env: Environment<'_>) -> ExitCode {
     super::print(&text, code)
 }
 
+/// The value of `--min-bandwidth`.
+fn minimum_rate(text: &str) -> Result<Rate, String> {
+    let megabytes = text.trim().parse().ok();
+    megabytes.and_then(Rate::minimum).ok_or_else(|| format!("expected {}", Rate::MINIMUM))
+}
+
 fn task(arguments: &Arguments, env: Environment<'_>) -> Result<SwitchboxTask, String> {
     let are_pairs_given = !arguments.box_pairs.is_empty();
     let given = if are_pairs_given { arguments.box_pairs.join(" ") } else { BOX_PAIRS.to_owned() };
     let pairs = box_pairs::parse(&given)
         .ok_or_else(|| format!("--box-pairs {given}: give pairs of sockets such as 0:1 2:4"))?;
     check_pairs(&pairs, arguments.probe_loopback).map_err(|why| format!("--box-pairs: {why}"))?;
-    let megabytes = arguments.min_bandwidth;
-    let refusal = || format!("--min-bandwidth {megabytes:?} is invalid: expected {}", Rate::MINIMUM);
-    let min = Rate::minimum(megabytes).ok_or_else(refusal)?;
+    let min = arguments.min_bandwidth;
     let most = u32::try_from(pairs.len()).unwrap_or(u32::MAX);
     let min_channels = arguments.min_channels.unwrap_or_else(|| default_min_channels(pairs.len()));
     if min_channels > most {
@@ -359,25 +363,21 @@ mod tests {
             (&["--box-pairs", "0:0"][..], "0:0 pairs a socket with itself"),
             (&["--box-pairs", "0:1,1:2"], "socket 1 is in 0:1 and in 1:2"),
             (&["--box-pairs", "0-1"], "--box-pairs 0-1: give pairs of sockets"),
-            (&["--min-bandwidth", "-1"], "--min-bandwidth -1"),
-            (&["--min-bandwidth", "nan"], "--min-bandwidth NaN"),
-            (
-                &["--min-bandwidth=-1"],
-                "--min-bandwidth -1.0 is invalid: expected a bandwidth in MB/s above 0",
-            ),
-            (
-                &["--min-bandwidth", "1e99"],
-                " is invalid: expected a bandwidth in MB/s above 0 and at most 1000000000",
-            ),
             (&["--switchbox-probe", "cudda"], "--switchbox-probe cudda: give auto, mxom, cuda, host, or a"),
-            (&["--min-bandwidth", "inf"], "--min-bandwidth inf"),
             (&["--switchbox-probe", ""], "--switchbox-probe : give auto, mxom, cuda, host, or a"),
             (&["--min-channels", "5"], "--min-channels 5: --box-pairs names only 4 pairs"),
         ] {
-            // clap itself parses `-1` as an option.
-            let Some(refused) = of(words) else { continue };
-            let error = refused.unwrap_err();
+            let error = of(words).unwrap().unwrap_err();
             assert!(error.contains(expected), "{error}");
+        }
+        for text in ["-1", "nan", "1e99", "inf", "fast"] {
+            let words = ["dlrover-diag", "switchbox", &format!("--min-bandwidth={text}")];
+            let error = crate::Arguments::try_parse_from(words).unwrap_err().to_string();
+            let expected = format!(
+                "invalid value '{text}' for '--min-bandwidth <MB/S>': expected a bandwidth in MB/s above 0 and at most \
+                 1000000000"
+            );
+            assert!(error.contains(&expected), "{error}");
         }
     }
 }

@@ -13,11 +13,6 @@ pub fn whole<T: TryFrom<u64>>(
     }
 }
 
-/// Parses a number. The caller checks the range; `what` describes it.
-pub fn float(what: &'static str) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
-    move |text| text.trim().parse().map_err(|_| format!("expected {what}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -29,7 +24,5 @@ mod tests {
         for text in ["65536", "-1", "", "x", "1.5", "18446744073709551616"] {
             assert_eq!(port(text), Err("expected a whole number from 0 to 65535".to_owned()), "{text}");
         }
-        assert_eq!(float("a number")("1e3"), Ok(1000.0));
-        assert_eq!(float("a number of MB/s")("fast"), Err("expected a number of MB/s".to_owned()));
     }
 }

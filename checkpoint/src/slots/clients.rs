@@ -417,7 +417,7 @@ impl Saver {
             // What is in memory is a part of something else.
             shard.void(
                 |_| false,
-                "the number of shards has changed, or whether all ranks save the same state",
+                "the number of shards, or the kind of state (replicated or sharded), has changed",
             );
         }
         shard.facts = facts;

@@ -90,7 +90,19 @@ impl Expected {
     pub(super) fn missed(self, measured_path: &MeasuredPath<'_>) -> Option<Wrong> {
         let MeasuredPath { is_itself, path, linked, equipment } = measured_path;
         let went = |message: fmt::Arguments<'_>| {
-            Some(Wrong::new(Trouble::WrongPath, format!("the bytes went over {path} and not over {message}")))
+            let text = match path {
+                Path::Unknown => {
+                    format!("the probe does not report the path that the bytes took; it must be {message}")
+                }
+                Path::Loopback => {
+                    format!(
+                        "the bytes stayed within one accelerator (loopback) and did not go over {message}"
+                    )
+                }
+                Path::Host => format!("the bytes went through the host's memory and not over {message}"),
+                _ => format!("the bytes went over {path} and not over {message}"),
+            };
+            Some(Wrong::new(Trouble::WrongPath, text))
         };
         match self {
             Self::Any => None,

@@ -19,13 +19,16 @@ const UNKNOWN_MODEL: &str = "no pair used a link, and whether this model of acce
 
 #[test]
 fn where_one_pair_uses_a_link_all_must() {
-    for other in [Path::Pcie, Path::Host, Path::Unknown, Path::Loopback] {
+    for (other, course) in [
+        (Path::Pcie, "the bytes went over pcie and not over"),
+        (Path::Host, "the bytes went through the host's memory and not over"),
+        (Path::Unknown, "the probe does not report the path that the bytes took; it must be"),
+        (Path::Loopback, "the bytes stayed within one accelerator (loopback) and did not go over"),
+    ] {
         let finding = went([Path::Metaxlink, Path::Metaxlink, other, other], "");
         let wrong = Some(Trouble::WrongPath);
         assert_eq!(troubles(&finding), [None, None, wrong, wrong], "{other}");
-        let message = format!(
-            "wrong path, the bytes went over {other} and not over metaxlink, which another pair of this box uses"
-        );
+        let message = format!("wrong path, {course} metaxlink, which another pair of this box uses");
         assert_eq!(finding.pairs[2].wrong.as_ref().unwrap().to_string(), message);
         let finding = went([Path::Metaxlink, other, other, other], "NVIDIA L40S");
         assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Fault, 1), "{other}");
@@ -34,16 +37,17 @@ fn where_one_pair_uses_a_link_all_must() {
 
 #[test]
 fn where_all_fell_back_the_model_tells_what_should_be_there() {
-    for (path, model, link) in [
-        (Path::Pcie, "MetaX MXC500", Path::Metaxlink),
-        (Path::Host, "MetaX C500X", Path::Metaxlink),
-        (Path::Pcie, "NVIDIA H100 80GB HBM3", Path::Nvlink),
-        (Path::Host, "NVIDIA A100-SXM4-80GB", Path::Nvlink),
+    let (by_bus, by_memory) = ("over pcie", "through the host's memory");
+    for (path, course, model, link) in [
+        (Path::Pcie, by_bus, "MetaX MXC500", Path::Metaxlink),
+        (Path::Host, by_memory, "MetaX C500X", Path::Metaxlink),
+        (Path::Pcie, by_bus, "NVIDIA H100 80GB HBM3", Path::Nvlink),
+        (Path::Host, by_memory, "NVIDIA A100-SXM4-80GB", Path::Nvlink),
     ] {
         let finding = went([path; 4], model);
         assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Fault, 0), "{model}");
         let message = format!(
-            "wrong path, the bytes went over {path} and not over {link}, which {model} has; if this host has no \
+            "wrong path, the bytes went {course} and not over {link}, which {model} has; if this host has no \
              such link, set switchbox-path to any"
         );
         assert_eq!(finding.pairs[0].wrong.as_ref().unwrap().to_string(), message);

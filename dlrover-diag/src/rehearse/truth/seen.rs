@@ -61,10 +61,8 @@ impl<'a> Seen<'a> {
         let end = after.map_or(0, |round| round.saturating_add(1));
         match (after, self.results(0..end, is_one).len()) {
             (None, _) | (Some(_), 0) => (Reason::NeverTested, never.to_owned()),
-            (Some(round), tests) => {
-                let words =
-                    format!("tested {}, always before it broke (after round {round})", count(tests, "time"));
-                (Reason::BrokeLater, words)
+            (Some(_), tests) => {
+                (Reason::BrokeLater, format!("tested {}, always before it broke", count(tests, "time")))
             }
         }
     }
