@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
-    net::{TcpStream, ToSocketAddrs as _},
+    net::{SocketAddr, TcpStream, ToSocketAddrs as _},
     sync::Arc,
     time::Duration,
 };
@@ -11,6 +11,7 @@ use checkpoint::{
     header::{HEADER_LEN, Header},
     slots::{Event, FetchId, FetchOrder, Fetched, Sent},
 };
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::{
     persist::{fetch, read_header},
@@ -79,17 +80,24 @@ fn connect(order: &FetchOrder, stop: &Stop) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name does not resolve to any address");
     for address in (order.from.address.as_str(), order.from.port).to_socket_addrs()? {
         stop.check()?;
-        match TcpStream::connect_timeout(&address, CONNECT) {
-            Ok(socket) => {
-                stop.watch(&socket)?;
-                socket.set_read_timeout(Some(IDLE))?;
-                socket.set_write_timeout(Some(IDLE))?;
-                return Ok(socket);
-            }
+        match connect_to(address, stop) {
+            Ok(socket) => return Ok(socket),
             Err(error) => last = error,
         }
     }
     Err(last)
+}
+
+fn connect_to(address: SocketAddr, stop: &Stop) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = TcpStream::from(socket);
+    // Before it connects: an address that does not answer would hold a fetch that is given up.
+    stop.watch(&socket)?;
+    stop.or_stopped(SockRef::from(&socket).connect_timeout(&address.into(), CONNECT))?;
+    stop.check()?;
+    socket.set_read_timeout(Some(IDLE))?;
+    socket.set_write_timeout(Some(IDLE))?;
+    Ok(socket)
 }
 
 fn answer(reader: &mut BufReader<&TcpStream>) -> io::Result<Result<Sent, String>> {
@@ -118,7 +126,7 @@ fn own(file: &SlotFile, epoch: u64) -> Result<Header, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::{net::TcpListener, thread};
+    use std::{fs, net::TcpListener, thread};
 
     use checkpoint::{
         message::{Dir, FetchSource, ShardId},
@@ -127,11 +135,8 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_cancelled_fetch_does_not_wait_for_the_other_node() {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let order = FetchOrder {
+    fn order(port: u16) -> FetchOrder {
+        FetchOrder {
             id: FetchId(1),
             slot: SlotId(1),
             shard: ShardId { dir: Dir::try_from("/ckpt").unwrap(), shard: 0 },
@@ -139,7 +144,47 @@ mod tests {
             layout_id: 1,
             bytes: 4096,
             from: FetchSource { address: "127.0.0.1".to_owned(), port, ticket: "t".to_owned() },
-        };
+        }
+    }
+
+    /// Whether this host has a connection to the port that is not answered.
+    fn is_connecting(port: u16) -> bool {
+        let table = fs::read_to_string("/proc/self/net/tcp").unwrap();
+        let (to, syn_sent) = (format!("0100007F:{port:04X}"), "02");
+        table.lines().any(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words.get(2..4) == Some(&[&*to, syn_sent])
+        })
+    }
+
+    #[test]
+    fn a_cancelled_fetch_does_not_wait_for_a_connection() {
+        // Nothing more is accepted once its queue is full, and what connects then has no answer.
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        listener.listen(0).unwrap();
+        let port = listener.local_addr().unwrap().as_socket().unwrap().port();
+        let _queued = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let order = order(port);
+        let (file, stop) = (SlotFile::new(order.bytes).unwrap(), Stop::default());
+        thread::scope(|scope| {
+            let fetch = scope.spawn(|| fetch_from(&order, "run", 1, &file, &stop));
+            while !is_connecting(port) {
+                assert!(!fetch.is_finished(), "it connects");
+                thread::yield_now();
+            }
+            stop.set();
+            assert!(!is_connecting(port), "it connects no more");
+            let error = fetch.join().unwrap().unwrap_err();
+            assert_eq!(error, format!("cannot connect to 127.0.0.1:{port}: it is no longer needed"));
+        });
+    }
+
+    #[test]
+    fn a_cancelled_fetch_does_not_wait_for_the_other_node() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let order = order(port);
         let (file, stop) = (SlotFile::new(order.bytes).unwrap(), Stop::default());
         thread::scope(|scope| {
             let fetch = scope.spawn(|| fetch_from(&order, "run", 1, &file, &stop));
