@@ -1,7 +1,9 @@
 //! Slots that other nodes fetch. Anything can connect to the port: before it has shown the ticket it gets nothing, and
-//! holds one of few places for a few seconds.
+//! holds one of few places for a few seconds, or until newer connections need it.
 
 use std::{
+    collections::VecDeque,
+    convert::Infallible,
     io::{self, Write as _},
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream as StdStream},
     sync::Arc,
@@ -16,7 +18,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{
     io::AsyncReadExt as _,
     net::{TcpListener, TcpStream},
-    sync::{Semaphore, mpsc},
+    select,
+    sync::{mpsc, oneshot},
     time::{sleep, timeout},
 };
 
@@ -35,7 +38,8 @@ const BACKLOG: i32 = 64;
 /// How long a node may take to say what it wants.
 const ASK: Duration = Duration::from_secs(5);
 
-/// Connections that have not said yet what they want, at most.
+/// Connections that have not said yet what they want, at most. One more closes the oldest, so that idle ones keep no node
+/// waiting: a saver sends its request at once.
 const UNKNOWN: usize = 64;
 
 /// Between two attempts while the process has no room for a descriptor.
@@ -66,9 +70,8 @@ fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
 }
 
 async fn accept(listener: TcpListener, ticket: String, run_id: String, inputs: mpsc::Sender<Input>) {
-    let places = Arc::new(Semaphore::new(UNKNOWN));
+    let mut unknown = Unknown::default();
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let (socket, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -81,17 +84,43 @@ async fn accept(listener: TcpListener, ticket: String, run_id: String, inputs: m
             }
         };
         let (ticket, run_id, inputs) = (ticket.clone(), run_id.clone(), inputs.clone());
+        let mut replaced = unknown.admit();
         tokio::spawn(async move {
-            let input = match asked(socket, &ticket, &run_id).await {
+            let asked = select! {
+                biased;
+                asked = asked(socket, &ticket, &run_id) => asked,
+                _ = &mut replaced => Err(format!(
+                    "it had not sent a request, and there were {UNKNOWN} newer connections"
+                )),
+            };
+            drop(replaced);
+            let input = match asked {
                 Ok((socket, ask)) => Input::Asked(socket, Box::new(ask)),
                 Err(why) => Input::NotAccepted(format!(
                     "a connection from {} to the port for checkpoints was closed: {why}",
-                    peer.ip()
+                    peer.ip().to_canonical()
                 )),
             };
-            drop(place);
             let _loop_ended = inputs.send(input).await;
         });
+    }
+}
+
+/// The places of connections that have not said yet what they want, the oldest first. One that is dropped closes its
+/// connection.
+#[derive(Default)]
+struct Unknown(VecDeque<oneshot::Sender<Infallible>>);
+
+impl Unknown {
+    /// A place for one more.
+    fn admit(&mut self) -> oneshot::Receiver<Infallible> {
+        self.0.retain(|place| !place.is_closed());
+        if self.0.len() == UNKNOWN {
+            self.0.pop_front();
+        }
+        let (place, replaced) = oneshot::channel();
+        self.0.push_back(place);
+        replaced
     }
 }
 
@@ -207,9 +236,47 @@ fn send_to(mut socket: &StdStream, file: &SlotFile, sent: Sent, stop: &Stop) -> 
 mod tests {
     use std::{io::Read as _, net::TcpListener, thread};
 
-    use checkpoint::message::Format;
+    use checkpoint::message::{Dir, Format};
+    use tokio::io::AsyncWriteExt as _;
 
     use super::*;
+
+    #[tokio::test]
+    async fn idle_connections_keep_no_node_waiting() {
+        let (inputs, mut received) = mpsc::channel(100);
+        let endpoint = listen("ticket", "run", &inputs).unwrap();
+        let connect = || TcpStream::connect(("127.0.0.1", endpoint.port));
+        let mut idle = Vec::new();
+        for _ in 0..2 * UNKNOWN {
+            idle.push(connect().await.unwrap());
+        }
+        let ask = Ask {
+            v: VERSION,
+            ticket: "ticket".to_owned(),
+            run_id: "run".to_owned(),
+            dir: Dir::try_from("/ckpt").unwrap(),
+            shard: 0,
+            step: 1,
+            layout_id: 1,
+            bytes: 4096,
+        };
+        let mut node = connect().await.unwrap();
+        node.write_all(line(&ask).as_bytes()).await.unwrap();
+        let mut closed = Vec::new();
+        let asked = loop {
+            match received.recv().await.unwrap() {
+                Input::NotAccepted(text) => closed.push(text),
+                Input::Asked(_, asked) => break asked,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(*asked, ask);
+        // The oldest, not one whose time was over.
+        let text = "a connection from 127.0.0.1 to the port for checkpoints was closed: it had not sent a \
+                    request, and there were 64 newer connections";
+        assert!(closed.iter().all(|closed| closed == text) && closed.len() > UNKNOWN, "{closed:?}");
+        drop(idle);
+    }
 
     #[test]
     fn a_cancelled_send_does_not_wait_for_the_other_node() {
