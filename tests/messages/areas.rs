@@ -50,11 +50,11 @@ pub(crate) const AREAS: [Area; 12] = [
     Area { title: "Command line and environment", places: &["launcher/src/"] },
     Area {
         title: "The node: workers, logs and processes",
-        places: &["agent/src/", "rules/src/notice", "rules/src/worker_group"],
+        places: &["agent/src/", "rules/src/notice", "rules/src/warm", "rules/src/worker_group"],
     },
     Area { title: "The network check", places: &["diagnosis/src/network_check"] },
     Area { title: "The switchbox check", places: &["diagnosis/src/switchbox", "probes/src/child/switchbox"] },
-    Area { title: "Hangs and stacks", places: &["stacks/src/"] },
+    Area { title: "Hangs and stacks", places: &["rules/src/hang", "stacks/src/"] },
     Area { title: "Probes", places: &["probes/src/"] },
     Area { title: "dlrover-diag", places: &["dlrover-diag/src/"] },
     Area { title: "Other decisions", places: &["diagnosis/src/", "rules/src/"] },

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use crate::{
-    areas::{self, AREAS},
+    areas::{self, AREAS, Area},
     scan::Message,
 };
 
@@ -14,6 +14,8 @@ Every message of the programs, by area and source file: its text with placeholde
 documentation of its place in the source). Fragments of fewer than three words are not here. The messages of the Python
 package `dlrover_run` and of the template of warm workers are in packaging/wheel/python and agent/src/warm/template.py.
 
+To find a message, search for three or four words of it without values; lines are wrapped here.
+
 Made from the sources by `DLROVER_RENEW_MESSAGES=1 cargo test -p dlrover-tests --test messages`; the same test fails
 when a message is missing. Do not edit it by hand.
 ";
@@ -22,7 +24,12 @@ when a message is missing. Do not edit it by hand.
 const WIDTH: usize = 116;
 
 pub(crate) fn render(files: &BTreeMap<String, Vec<Message>>) -> String {
-    let mut page = HEAD.to_owned();
+    let mut page = format!("{HEAD}\n");
+    for Area { title, .. } in &AREAS {
+        let is_of_link = |letter: &char| letter.is_alphanumeric() || matches!(letter, ' ' | '-');
+        let link: String = title.to_lowercase().chars().filter(is_of_link).collect();
+        writeln!(page, "- [{title}](#{})", link.replace(' ', "-")).unwrap();
+    }
     for (number, area) in AREAS.iter().enumerate() {
         write!(page, "\n## {}\n", area.title).unwrap();
         for (file, messages) in files.iter().filter(|(file, _)| areas::of(file) == Some(number)) {

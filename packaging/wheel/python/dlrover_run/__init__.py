@@ -45,7 +45,7 @@ def progress(step=None):
 
 
 class busy(object):
-    """Says what this worker is busy with: while the block runs, which may take long, it is not hanging.
+    """Says what this worker is busy with: while the block runs, it is not hanging, for at most --hang-grace.
 
     `what` is one word, such as `checkpoint`. Blocks may be nested. A function may be decorated with it.
     """
