@@ -1,6 +1,8 @@
 //! Workers that are killed at any instant: what is restored is one whole step, and none that was lost before.
+//!
+//! `DLROVER_SAVER_KILLS` is how often each test kills (100, two ranks 60 times).
 
-use std::{fs, thread, time::Duration};
+use std::{env, fs, thread, time::Duration};
 
 use checkpoint::message::FromSaver;
 
@@ -19,6 +21,12 @@ impl Random {
 /// The number in `saved 7` or in `loaded Memory 7 `.
 fn number(line: &str) -> u64 {
     line.split(' ').find_map(|word| word.parse().ok()).unwrap_or_else(|| panic!("{line:?}"))
+}
+
+/// How often a test kills.
+fn times(default: u32) -> u32 {
+    let Ok(times) = env::var("DLROVER_SAVER_KILLS") else { return default };
+    times.parse().unwrap_or_else(|_| panic!("DLROVER_SAVER_KILLS={times}: expected a whole number"))
 }
 
 /// Kills all workers of a node at a random instant, again and again.
@@ -81,9 +89,9 @@ fn kill_again_and_again(
 }
 
 #[test]
-fn a_worker_that_is_killed_100_times_loses_no_step_that_was_acknowledged() {
+fn a_worker_that_is_killed_again_and_again_loses_no_step_that_was_acknowledged() {
     let bytes = 4 << 20;
-    let (folder, mut node) = kill_again_and_again(100, 1, bytes, "memory", 1);
+    let (folder, mut node) = kill_again_and_again(times(100), 1, bytes, "memory", 1);
     assert_eq!(files(folder.path()), Vec::<String>::new());
     node.catch_up();
     node.end();
@@ -92,7 +100,7 @@ fn a_worker_that_is_killed_100_times_loses_no_step_that_was_acknowledged() {
 #[test]
 fn with_a_busy_disk_every_file_is_one_step() {
     let bytes = 8 << 20;
-    let (folder, mut node) = kill_again_and_again(100, 1, bytes, "disk", 2);
+    let (folder, mut node) = kill_again_and_again(times(100), 1, bytes, "disk", 2);
     node.tell(checkpoint::message::ToSaver::Finish { grace_ms: 60_000, also_memory: false });
     node.until("the end of all writes", |message| matches!(message, FromSaver::Finished {}).then_some(()));
     node.ended();
@@ -111,10 +119,10 @@ fn with_a_busy_disk_every_file_is_one_step() {
 }
 
 #[test]
-fn two_ranks_that_are_killed_60_times_always_have_a_common_step() {
+fn two_ranks_that_are_killed_again_and_again_always_have_a_common_step() {
     let bytes = 4 << 20;
     for (storage, seed) in [("memory", 3), ("disk", 4)] {
-        let (_folder, node) = kill_again_and_again(60, 2, bytes, storage, seed);
+        let (_folder, node) = kill_again_and_again(times(60), 2, bytes, storage, seed);
         node.end();
     }
 }
