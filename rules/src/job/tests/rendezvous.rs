@@ -1,6 +1,7 @@
 //! When a round is complete, its members and their ranks, and which nodes are refused.
 
 use super::*;
+use crate::hang::{HangSources, HangTerms, OnHang};
 
 #[test]
 fn one_node_hosts_is_assigned_and_is_done() {
@@ -226,6 +227,8 @@ fn a_member_that_cannot_stop_its_workers_delays_the_others_by_the_join_timeout()
 #[test]
 fn each_point_that_differs_is_refused_by_name() {
     let job = || terms(2, 4);
+    let (timeout, grace) = (Duration::from_secs(300), Duration::from_secs(1800));
+    let hang = HangTerms { timeout, grace, sources: HangSources::default(), on_hang: OnHang::Dump };
     for (theirs, point) in [
         (
             Terms { run_id: RunId("other".into()), ..job() },
@@ -244,6 +247,10 @@ fn each_point_that_differs_is_refused_by_name() {
         (
             Terms { require_uniform: true, ..job() },
             "the job has require-uniform=false, the joining node has require-uniform=true",
+        ),
+        (
+            Terms { hang: Some(hang), ..job() },
+            "the job has hang-timeout=0, the joining node has hang-timeout=300",
         ),
     ] {
         let mut test = Test::new(policy(), job());
