@@ -43,7 +43,7 @@ fn of_two_hosts_the_faulty_one_is_unknown_and_the_policy_decides() {
     let (job, nodes) = with_policy(&network, &["--on-inconclusive=proceed"], false);
     let _world = job.first_world(2);
     for node in &nodes {
-        let output = job.await_output(node, "network check ended, but no node passed: 1 round, ");
+        let output = job.await_output(node, "network check ended, but no node passed: 1 check round, ");
         assert!(output.contains("; also admitted: node number 0 ("), "{output}");
     }
     let _end = job.ends_well(nodes);
