@@ -52,7 +52,7 @@ fn a_bad_number_is_reported_with_the_valid_range() {
         (master(&["--restart-count=-1"]), "'-1'", "a whole number from 0 to 4294967295"),
         (diag(&["pair", "--listen", "::1", "--repeat=0"]), "'0'", "a whole number from 1 to 4294967295"),
         (diag(&["pair", "--listen", "::1", "--patience=1.5"]), "'1.5'", "a whole number from 0 to 86400"),
-        (diag(&["switchbox", "--min-bandwidth=fast"]), "'fast'", "a number of MB/s above 0"),
+        (diag(&["switchbox", "--min-bandwidth=fast"]), "'fast'", "a bandwidth in MB/s above 0"),
         (diag(&["switchbox", "--min-channels=two"]), "'two'", "a whole number from 1 to 4294967295"),
     ] {
         assert_eq!(code, Some(2), "{words}");
