@@ -12,7 +12,7 @@ use std::{
     process::{Command, ExitCode, Stdio},
 };
 
-use checkpoint::message::{Request, Storage};
+use checkpoint::message::{Keep, Request, Storage};
 use client::{Client, Facts};
 
 fn main() -> ExitCode {
@@ -26,6 +26,8 @@ fn main() -> ExitCode {
             let (rank, world) = (rank.parse().unwrap(), world.parse().unwrap());
             let mut facts = Facts::sharded(dir, rank, world);
             facts.round = round.parse().unwrap();
+            // However often it is killed, its files need a few hundred MB.
+            facts.keep = Some(Keep::Latest(50));
             work(name, &facts, bytes.parse().unwrap(), storage);
         }
         ["asker", name] => ask(name),
