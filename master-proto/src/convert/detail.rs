@@ -155,15 +155,15 @@ mod tests {
             ),
             (
                 pb::FailureDetail { message: long(513), ..wire() },
-                "detail.message has 513 bytes or items (maximum: 512)",
+                "detail.message has 513 bytes (maximum: 512)",
             ),
             (
                 pb::FailureDetail { lines: vec![String::new(); 21], ..wire() },
-                "detail.lines has 21 bytes or items (maximum: 20)",
+                "detail.lines has 21 entries (maximum: 20)",
             ),
             (
                 pb::FailureDetail { lines: vec![long(2048); 2], ..wire() },
-                "detail.lines has 4098 bytes or items (maximum: 4096)",
+                "detail.lines has 4098 bytes (maximum: 4096)",
             ),
         ] {
             assert_eq!(refused(detail), error);

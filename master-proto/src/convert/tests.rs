@@ -321,10 +321,7 @@ fn a_fault_of_its_own_survives_the_wire_and_nonsense_of_a_check_does_not() {
             false,
         )
     };
-    assert_eq!(
-        Event::try_from(many).unwrap_err().to_string(),
-        "compute_micros has 17 bytes or items (maximum: 16)"
-    );
+    assert_eq!(Event::try_from(many).unwrap_err().to_string(), "compute_micros has 17 entries (maximum: 16)");
     let endless = pb::CheckOrder { size: u32::MAX, ..pb::CheckOrder::from(order()) };
     assert_eq!(
         CheckOrder::try_from(endless).unwrap_err().to_string(),
@@ -409,7 +406,7 @@ fn nonsense_is_refused_with_the_field_and_the_value() {
     assert_eq!(refused(pb::JoinRequest { terms: None, ..wire() }), "terms is missing");
     assert_eq!(
         refused(pb::JoinRequest { role: "x".repeat(300), ..wire() }),
-        "role has 300 bytes or items (maximum: 256)"
+        "role has 300 bytes (maximum: 256)"
     );
     let terms =
         |min_nodes, max_nodes, node_unit| pb::Terms { min_nodes, max_nodes, node_unit, ..Default::default() };

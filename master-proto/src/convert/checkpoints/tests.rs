@@ -197,7 +197,7 @@ fn nonsense_is_refused_with_the_field_and_the_value() {
         refused(wire(|it| it.steps = vec![4, 4])),
         "steps is 4, expected more than the step before it"
     );
-    assert_eq!(refused(wire(|it| it.steps = (0..17).collect())), "steps has 17 bytes or items (maximum: 16)");
+    assert_eq!(refused(wire(|it| it.steps = (0..17).collect())), "steps has 17 entries (maximum: 16)");
     let persisted = |change: fn(&mut pb::ShardFile)| {
         let mut shard = pb::ShardFile::from(file("x", 1));
         change(&mut shard);
@@ -208,7 +208,7 @@ fn nonsense_is_refused_with_the_field_and_the_value() {
     assert_eq!(refused(persisted(|it| it.format = 0)), "format is missing");
     assert_eq!(
         refused(persisted(|it| it.also[0].crc32 = vec![0; 65])),
-        "file.crc32 has 65 bytes or items (maximum: 64)"
+        "file.crc32 has 65 entries (maximum: 64)"
     );
     let empty = pb::CheckpointReport { node_id: "a".into(), report: None };
     assert_eq!(CheckpointMessage::try_from(empty), Err(ConvertError::Missing { field: "report" }));

@@ -233,7 +233,7 @@ fn two_nodes_that_fail_together_end_the_job_untainted_by_default() {
         _ => None,
     });
     let message = message.expect("they are told");
-    assert!(message.starts_with("network check ended, but no node passed: 1 round, "), "{message}");
+    assert!(message.starts_with("network check ended, but no node passed: 1 check round, "), "{message}");
     assert!(
         message.contains("; also admitted: node number 0 (") && message.contains(") (inconclusive)"),
         "{message}"
