@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(fault(name, later), "the version is 2; this program reads version 1");
         assert_eq!(
             fault("00004-00008.stacktrace", &dump().to_json()),
-            "the name says rank 4 of 8, the content rank 3 of 8"
+            "the file name says rank 4 of 8, but the content says rank 3 of 8"
         );
         assert_eq!(fault(name, "hello"), "the file is neither JSON nor a stack trace of xpu_timer");
         let huge = vec![b' '; MAX_BYTES + 1];
