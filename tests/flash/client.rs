@@ -16,8 +16,9 @@ use crate::torch;
 
 /// Suites of one process or few of them at a time. The others start some eighty interpreters that import torch, which
 /// is minutes of two processors.
-const QUICK: [&str; 9] = [
+const QUICK: [&str; 10] = [
     "test_ddp",
+    "test_ends",
     "test_header",
     "test_limits",
     "test_plain_file",

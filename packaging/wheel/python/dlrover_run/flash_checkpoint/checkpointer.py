@@ -2,11 +2,10 @@
 
 import operator
 import sys
-import threading
 import time
 
 from .. import busy
-from . import accelerator, common_step, disk, documents, exchange, limits, synchronous
+from . import accelerator, background, common_step, disk, documents, exchange, limits, synchronous
 from .call_lock import CallLock
 from .errors import FlashCheckpointError, NoSaver, NothingLoads, SaverLost, SaverRefused, TooLarge, UnderWay
 from .exchange import Exchange
@@ -81,9 +80,7 @@ class Checkpointer:
                 # As above.
                 pass
 
-        self._preparation = threading.Thread(target=prepare, name="flash-checkpoint-prepare")
-        self._preparation.daemon = True
-        self._preparation.start()
+        self._preparation = background.start(prepare, (), "flash-checkpoint-prepare", is_awaited=True)
 
     def wait_latest_checkpoint(self, timeout=1800):
         """Waits until the newest step that is to go to disk is there: for `timeout` seconds at most.

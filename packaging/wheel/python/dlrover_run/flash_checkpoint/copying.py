@@ -5,6 +5,7 @@ import threading
 
 import torch
 
+from . import background
 from .errors import FlashCheckpointError
 
 # Threads at most, and bytes from which on more than one is worth it.
@@ -116,7 +117,7 @@ def _copy(targets, sources):
 
 def _threads(size):
     # With threads of its own, torch uses them already: torchrun and dlrover-run leave one to each worker.
-    if size < _LEAST_BYTES or torch.get_num_threads() > 1:
+    if size < _LEAST_BYTES or torch.get_num_threads() > 1 or not background.is_possible():
         return 1
     try:
         processors = len(os.sched_getaffinity(0))

@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 
-from . import accelerator, header
+from . import accelerator, background, header
 from .connection import Connection
 from .errors import FlashCheckpointError, NoSaver, SaverLost, SaverRefused, UnderWay
 from .restoring import Restored
@@ -38,6 +38,9 @@ _ALONE = ("not_ready", "too_many", "version")
 
 # Slots of a shard that have their memory from the beginning; the others get it when a write to disk begins.
 _FILLED = 2
+
+# Bytes that a thread gives memory to before it looks whether it is to end: tenths of a second.
+_FILLED_AT_ONCE = 1 << 28
 
 # Seconds from the load of a process that does not save until its tensors get memory of their own: what is copied to an
 # accelerator is gone by then.
@@ -143,7 +146,8 @@ class Saver:
             # The slots of later saves get their memory while training goes on.
             device = accelerator.device_of(flat.tensors)
             arguments = (self._slots_to_fill(to_disk), layout, device, self._stop_filling)
-            self._fillers.append(_start(_fill, arguments, "flash-checkpoint-fill"))
+            filler = background.start(_fill, arguments, "flash-checkpoint-fill", is_awaited=True)
+            self._fillers.extend([filler] if filler else [])
         self.detach()
         return [number for number in begun.get("superseded") or [] if isinstance(number, int)]
 
@@ -184,7 +188,7 @@ class Saver:
         """Has its slot released when it is not used any more, or it is one of a process that never saves."""
         unused = _unused()
         restored.on_unused = functools.partial(unused.put, (self, restored))
-        if self.identity.role == "reader":
+        if self.identity.role == "reader" and background.is_possible():
             timer = threading.Timer(_READER_PAUSE, self.detach)
             timer.daemon = True
             timer.start()
@@ -209,7 +213,7 @@ class Saver:
                 # It is tried again by what uses the connection next.
                 pass
 
-        self._detacher = _start(detach, (), "flash-checkpoint-detach")
+        self._detacher = background.start(detach, (), "flash-checkpoint-detach")
 
     def wait(self, step, seconds):
         """Waits for a step, or the newest that is to go to disk. Returns the answer."""
@@ -385,7 +389,7 @@ def _unused():
     if _unused_queue is None:
         # One that a finalizer may put into: they run in the middle of anything.
         _unused_queue = queue.SimpleQueue()
-        _start(_release_all, (_unused_queue,), "flash-checkpoint-release")
+        background.start(_release_all, (_unused_queue,), "flash-checkpoint-release")
     return _unused_queue
 
 
@@ -423,23 +427,17 @@ os.register_at_fork(before=_detach_all, after_in_child=_forget_restored)
 
 
 def _fill(slots, layout, device, stop):
-    """Does what the first save into each slot would have to do, until `stop` is set."""
+    """Does what the first save into each slot would have to do, until `stop` is set or the interpreter ends."""
+    length = layout.data_off + layout.data_len
     for slot in slots:
-        if stop.is_set():
-            return
-        slot.populate(layout.data_off + layout.data_len)
+        for end in range(_FILLED_AT_ONCE, length + _FILLED_AT_ONCE, _FILLED_AT_ONCE):
+            if stop.is_set() or background.ending.is_set():
+                return
+            slot.populate(min(end, length))
         if layout.copies:
             slot.targets(layout)
         if device is not None:
             accelerator.register(slot.mapping, device)
-
-
-def _start(call, arguments, name):
-    thread = threading.Thread(target=call, args=arguments, name=name)
-    # A process that ends does not wait for it.
-    thread.daemon = True
-    thread.start()
-    return thread
 
 
 def _close(descriptors):
