@@ -40,6 +40,18 @@ class Saves(ClientTest):
             self.assertTrue(checkpointer.save_checkpoint(size, state, storage_type=StorageType.MEMORY))
             same(state, checkpointer.load_checkpoint())
 
+    def test_two_checkpointers_for_one_folder_are_noticed(self):
+        self.saver()
+        one, other = DdpCheckpointer(self.folder), DdpCheckpointer(self.folder)
+        small, large = {"text": "x"}, {"text": "x" * 100000}
+        for step in range(2):
+            self.assertTrue(one.save_checkpoint(step, small, storage_type=StorageType.MEMORY))
+        self.assertTrue(other.save_checkpoint(2, large, storage_type=StorageType.MEMORY))
+        result = one.save_checkpoint(3, small, storage_type=StorageType.MEMORY)
+        self.assertIn("another checkpointer of this process saved another state", result.error)
+        # Also when the other one is gone.
+        self.assertTrue(one.save_checkpoint(4, small, storage_type=StorageType.MEMORY))
+
     def test_slots_are_given_back_before_larger_ones_are_asked_for(self):
         files = set()
 

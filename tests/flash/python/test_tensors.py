@@ -175,6 +175,21 @@ class Kinds(ClientTest):
             copying._threads = lambda size: threads
             same(state, self.saved_and_loaded(state))
 
+    def test_saves_in_inference_mode_and_outside_of_it(self):
+        self.saver()
+        from dlrover_run.flash_checkpoint import copying
+
+        self.addCleanup(setattr, copying, "_threads", copying._threads)
+        for threads in (1, 3):
+            copying._threads = lambda size: threads
+            checkpointer = DdpCheckpointer(os.path.join(self.folder, str(threads)))
+            for step, is_inference in enumerate([True, False, True, False, False, True]):
+                with torch.inference_mode(is_inference):
+                    state = {str(number): torch.randn(1 << 10) for number in range(10)}
+                    result = checkpointer.save_checkpoint(step, state, storage_type=MEMORY)
+                    self.assertTrue(result, result.error)
+                    same(state, checkpointer.load_checkpoint())
+
 
 @needs_torch
 class Restores(ClientTest):

@@ -1,10 +1,12 @@
-"""A script that ends right after its saves: ends.py FOLDER TENSORS [atexit]
+"""A script that ends right after its saves: ends.py FOLDER TENSORS [atexit|thread|prepare]
 
-Saves a step to disk, so that threads give memory to all slots, and one to memory; with `atexit`, in a handler of it.
+Saves a step to disk, so that threads give memory to all slots, and one to memory; with `atexit`, in a handler of it,
+with `thread`, in a thread that goes on when the script has come to its end. With `prepare` it only prepares.
 """
 
 import atexit
 import sys
+import threading
 
 from dlrover_run.flash_checkpoint import DdpCheckpointer, StorageType
 
@@ -25,5 +27,10 @@ def save():
 
 if "atexit" in sys.argv:
     atexit.register(save)
+elif "thread" in sys.argv:
+    threading.Thread(target=save).start()
+elif "prepare" in sys.argv:
+    checkpointer.prepare(state)
+    print("saved", flush=True)
 else:
     save()

@@ -80,7 +80,7 @@ class Checkpointer:
                 # As above.
                 pass
 
-        self._preparation = background.start(prepare, (), "flash-checkpoint-prepare", is_awaited=True)
+        self._preparation = background.start(prepare, (), "flash-checkpoint-prepare")
 
     def wait_latest_checkpoint(self, timeout=1800):
         """Waits until the newest step that is to go to disk is there: for `timeout` seconds at most.

@@ -1,11 +1,11 @@
 """Copies tensors into a slot. The only part of a save that takes long."""
 
+import contextlib
 import os
 import threading
 
 import torch
 
-from . import background
 from .errors import FlashCheckpointError
 
 # Threads at most, and bytes from which on more than one is worth it.
@@ -15,19 +15,27 @@ _LEAST_BYTES = 32 << 20
 _copy_many = getattr(torch, "_foreach_copy_", None)
 
 
+def _outside_of_inference():
+    # Since torch 1.9.
+    mode = getattr(torch, "inference_mode", None)
+    return mode(False) if mode else contextlib.nullcontext()
+
+
 def targets_of(layout, array):
     """Tensors over the bytes of a slot, one for each copy of `layout`, in order."""
-    whole = torch.frombuffer(array, dtype=torch.uint8)
-    whole = whole[: whole.numel() // 64 * 64]
-    typed = {}
-    targets = []
-    for copy in layout.copies:
-        if copy.dtype not in typed:
-            typed[copy.dtype] = whole.view(copy.dtype)
-        view = typed[copy.dtype]
-        first = (layout.data_off + copy.offset) // view.element_size()
-        targets.append(view[first : first + copy.count].view(copy.shape))
-    return targets
+    # Those that are made in inference mode cannot be written outside of it, as by a helper or the next save.
+    with _outside_of_inference():
+        whole = torch.frombuffer(array, dtype=torch.uint8)
+        whole = whole[: whole.numel() // 64 * 64]
+        typed = {}
+        targets = []
+        for copy in layout.copies:
+            if copy.dtype not in typed:
+                typed[copy.dtype] = whole.view(copy.dtype)
+            view = typed[copy.dtype]
+            first = (layout.data_off + copy.offset) // view.element_size()
+            targets.append(view[first : first + copy.count].view(copy.shape))
+        return targets
 
 
 def copy_all(layout, tensors, targets):
@@ -84,12 +92,21 @@ def _copy_here(sizes, sources, targets):
         except BaseException as error:
             errors.append(error)
 
-    helpers = [threading.Thread(target=copy, args=(part,), name="flash-checkpoint-copy") for part in parts[1:]]
-    for helper in helpers:
-        helper.start()
-    copy(parts[0])
-    for helper in helpers:
-        helper.join()
+    helpers = []
+    try:
+        for part in parts[1:]:
+            helper = threading.Thread(target=copy, args=(part,), name="flash-checkpoint-copy")
+            try:
+                helper.start()
+            except RuntimeError:
+                # A container has a limit of threads, and a handler of `atexit` may start none.
+                copy(part)
+            else:
+                helpers.append(helper)
+        copy(parts[0])
+    finally:
+        for helper in helpers:
+            helper.join()
     if errors:
         raise errors[0]
 
@@ -117,7 +134,7 @@ def _copy(targets, sources):
 
 def _threads(size):
     # With threads of its own, torch uses them already: torchrun and dlrover-run leave one to each worker.
-    if size < _LEAST_BYTES or torch.get_num_threads() > 1 or not background.is_possible():
+    if size < _LEAST_BYTES or torch.get_num_threads() > 1:
         return 1
     try:
         processors = len(os.sched_getaffinity(0))

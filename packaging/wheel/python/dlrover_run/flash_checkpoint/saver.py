@@ -36,6 +36,11 @@ _NOT_YET = ("not_ready", "writer_exists")
 _ALONE = ("not_ready", "too_many", "version")
 
 
+_TWO_OF_THEM = (
+    "another checkpointer of this process saved another state into the same folder; give each checkpointer a folder of "
+    "its own"
+)
+
 # Slots of a shard that have their memory from the beginning; the others get it when a write to disk begins.
 _FILLED = 2
 
@@ -130,7 +135,14 @@ class Saver:
         is_new = self._alloc(layout, deadline)
         to_disk = wish["storage"] == "disk" and wish["writes_disk"]
         begin = {"type": "begin", "step": step, "layout_id": layout.id, "wait": to_disk}
-        begun, _ = self._ask(begin, "begun", deadline)
+        try:
+            begun, _ = self._ask(begin, "begun", deadline)
+        except SaverRefused as error:
+            if error.code == "out_of_order":
+                # The next save gets slots of its own again.
+                self._slots, self._layout = {}, None
+                raise FlashCheckpointError(_TWO_OF_THEM) from error
+            raise
         slot = self._slots.get(begun.get("slot"))
         if slot is None:
             raise self._broken("it gave slot %r, which was not allocated before" % begun.get("slot"))
@@ -146,7 +158,7 @@ class Saver:
             # The slots of later saves get their memory while training goes on.
             device = accelerator.device_of(flat.tensors)
             arguments = (self._slots_to_fill(to_disk), layout, device, self._stop_filling)
-            filler = background.start(_fill, arguments, "flash-checkpoint-fill", is_awaited=True)
+            filler = background.start(_fill, arguments, "flash-checkpoint-fill")
             self._fillers.extend([filler] if filler else [])
         self.detach()
         return [number for number in begun.get("superseded") or [] if isinstance(number, int)]
@@ -187,11 +199,11 @@ class Saver:
     def _watch(self, restored):
         """Has its slot released when it is not used any more, or it is one of a process that never saves."""
         unused = _unused()
-        restored.on_unused = functools.partial(unused.put, (self, restored))
-        if self.identity.role == "reader" and background.is_possible():
-            timer = threading.Timer(_READER_PAUSE, self.detach)
-            timer.daemon = True
-            timer.start()
+        if unused is not None:
+            # Else the next save sees it.
+            restored.on_unused = functools.partial(unused.put, (self, restored))
+        if self.identity.role == "reader":
+            background.start_later(_READER_PAUSE, self.detach)
 
     def detach(self):
         """Begins to give all tensors of loaded states memory of their own, so that their slots can be used again.
@@ -384,12 +396,13 @@ class Saver:
 
 
 def _unused():
-    """The queue of what is to be released, with a thread that does it."""
+    """The queue of what is to be released, with a thread that does it; None when there cannot be one."""
     global _unused_queue
     if _unused_queue is None:
         # One that a finalizer may put into: they run in the middle of anything.
-        _unused_queue = queue.SimpleQueue()
-        background.start(_release_all, (_unused_queue,), "flash-checkpoint-release")
+        unused = queue.SimpleQueue()
+        if background.start(_release_all, (unused,), "flash-checkpoint-release"):
+            _unused_queue = unused
     return _unused_queue
 
 
@@ -400,9 +413,7 @@ def _release_all(unused):
             saver._release(restored, time.monotonic() + saver.timeout)
         except UnderWay:
             # Another thread waits for the disk, perhaps for long.
-            timer = threading.Timer(_RELEASE_PAUSE, unused.put, ((saver, restored),))
-            timer.daemon = True
-            timer.start()
+            background.start_later(_RELEASE_PAUSE, unused.put, ((saver, restored),))
         except FlashCheckpointError:
             # Said by what uses the connection next, which releases it too.
             pass
@@ -428,16 +439,21 @@ os.register_at_fork(before=_detach_all, after_in_child=_forget_restored)
 
 def _fill(slots, layout, device, stop):
     """Does what the first save into each slot would have to do, until `stop` is set or the interpreter ends."""
+
+    def is_over():
+        return stop.is_set() or background.is_ending()
+
     length = layout.data_off + layout.data_len
-    for slot in slots:
-        for end in range(_FILLED_AT_ONCE, length + _FILLED_AT_ONCE, _FILLED_AT_ONCE):
-            if stop.is_set() or background.ending.is_set():
-                return
-            slot.populate(min(end, length))
-        if layout.copies:
-            slot.targets(layout)
-        if device is not None:
-            accelerator.register(slot.mapping, device)
+    with background.before_end() as is_allowed:
+        for slot in slots if is_allowed else ():
+            for end in range(_FILLED_AT_ONCE, length + _FILLED_AT_ONCE, _FILLED_AT_ONCE):
+                if is_over():
+                    return
+                slot.populate(min(end, length))
+            if layout.copies and not is_over():
+                slot.targets(layout)
+            if device is not None and not is_over():
+                accelerator.register(slot.mapping, device)
 
 
 def _close(descriptors):

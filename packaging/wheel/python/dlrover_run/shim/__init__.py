@@ -3,7 +3,8 @@
     import dlrover_run.shim            # at the beginning of a script, before it imports dlrover
     python3 -m dlrover_run.shim train.py ...
 
-Modules of an installed DLRover are never replaced: then nothing of it is used.
+Processes that multiprocessing starts by `spawn` or `forkserver` (the latter is the default since Python 3.14), as a
+DataLoader's workers, read the script again: for them it needs the line at its beginning. Modules of an installed DLRover are never replaced: then nothing of it is used.
 """
 
 import importlib
