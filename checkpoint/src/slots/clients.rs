@@ -414,11 +414,7 @@ impl Saver {
         let facts = Facts::of(hello);
         let shard = self.shards.entry(hello.id()).or_insert_with(|| Shard::new(facts.clone()));
         if (shard.facts.n_shards, shard.facts.replicated) != (facts.n_shards, facts.replicated) {
-            // What is in memory is a part of something else.
-            shard.void(
-                |_| false,
-                "the number of shards, or the kind of state (replicated or sharded), has changed",
-            );
+            shard.void_another_kind();
         }
         shard.facts = facts;
         (shard.is_leaving, shard.is_replica) = (false, false);

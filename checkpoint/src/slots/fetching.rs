@@ -103,11 +103,7 @@ impl Saver {
         let known = self.shards.entry(id.clone()).or_insert_with(|| Shard::new(facts.clone()));
         let is_other = |of: &Facts| (of.n_shards, of.replicated) != (n_shards, replicated);
         if is_other(&known.facts) && known.writer.is_none() {
-            // What is in memory is a part of something else.
-            known.void(
-                |_| false,
-                "the number of shards, or the kind of state (replicated or sharded), has changed",
-            );
+            known.void_another_kind();
             known.facts = facts;
         }
         if is_other(&known.facts) {

@@ -247,6 +247,12 @@ impl Shard {
         self.writer.is_some_and(|writer| writer.process == process)
     }
 
+    /// Gives up all that is in memory: it is a part of something else than what is saved now.
+    pub(super) fn void_another_kind(&mut self) {
+        let why = "the number of shards, or the kind of state (replicated or sharded), has changed";
+        self.void(|_| false, why);
+    }
+
     /// Gives up what is in memory, but for steps that `keeps`: what is on its way to disk still goes there, unless it
     /// waits for the word of a job that has gone on.
     pub(super) fn void(&mut self, keeps: impl Fn(&Held) -> bool, reason: &str) {
