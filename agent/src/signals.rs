@@ -44,13 +44,14 @@ where
     }
     handled.sort_unstable();
     handled.dedup();
-    if is_ignored(Signal::SIGHUP) {
+    let ignored = Ignored::by_this_process();
+    if ignored.has(Signal::SIGHUP) {
         handled.retain(|signal| *signal != Signal::SIGHUP);
     }
     for signal in &handled {
         forward(*signal, events.clone(), |signal| Event::Signalled { signal })?;
     }
-    for signal in FORWARDED.iter().filter(|signal| !handled.contains(signal) && !is_ignored(**signal)) {
+    for signal in FORWARDED.iter().filter(|signal| !handled.contains(signal) && !ignored.has(**signal)) {
         forward(*signal, events.clone(), |signal| Event::Forwarded { signal })?;
     }
     Ok(unknown)
@@ -71,12 +72,20 @@ where
     Ok(())
 }
 
-/// Whether this process ignores a signal, by `/proc/self/status` (bit n-1 of `SigIgn`).
-fn is_ignored(signal: Signal) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask =
-        status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
-    mask.is_some_and(|mask| mask >> (signal as i32 - 1) & 1 == 1)
+/// The signals that this process ignores: bit n-1 is that of signal n.
+struct Ignored(u64);
+
+impl Ignored {
+    /// By `SigIgn` of `/proc/self/status`; none where it cannot be read.
+    fn by_this_process() -> Self {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        Self(mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0))
+    }
+
+    fn has(&self, signal: Signal) -> bool {
+        self.0 >> (signal as i32 - 1) & 1 == 1
+    }
 }
 
 #[cfg(test)]
