@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """What `--warm=restart` costs a first start: benches/cold_start.py LAUNCHER PYTHON [PAIRS]
 
-Starts jobs of 2 ranks with `--warm=off` and `--warm=restart` in turns (PAIRS of each, at least 2, default 60), until both ranks
-have made an optimizer step. PYTHON has torch. Prints both medians, and the mean of the differences with its standard
-error, in ms.
+Starts jobs of 2 ranks with `--warm=off` and `--warm=restart` in turns (PAIRS of each, at least 2, default 60), until
+both ranks have made an optimizer step. PYTHON has torch. Prints both medians, and the mean of the differences with its
+standard error, in ms.
 """
 
 import os

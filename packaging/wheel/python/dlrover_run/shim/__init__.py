@@ -4,7 +4,9 @@
     python3 -m dlrover_run.shim train.py ...
 
 Processes that multiprocessing starts by `spawn` or `forkserver` (the latter is the default since Python 3.14), as a
-DataLoader's workers, read the script again: for them it needs the line at its beginning. Modules of an installed DLRover are never replaced: then nothing of it is used.
+DataLoader's workers, read the script again: for them it needs the line at its beginning.
+
+Modules of an installed DLRover are never replaced: then nothing of it is used.
 """
 
 import importlib
