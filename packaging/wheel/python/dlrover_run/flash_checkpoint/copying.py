@@ -6,6 +6,7 @@ import threading
 
 import torch
 
+from . import streaming
 from .errors import FlashCheckpointError
 
 # Threads at most, and bytes from which on more than one is worth it.
@@ -125,6 +126,7 @@ def _parts(sizes, count):
 
 
 def _copy(targets, sources):
+    targets, sources = streaming.copy(targets, sources)
     if _copy_many is not None and targets:
         _copy_many(targets, sources)
     else:

@@ -1,11 +1,11 @@
-"""Memory files of the saver in the address space of this process."""
+"""Memory files in the address space of this process."""
 
 import ctypes
 import mmap
 import os
 import weakref
 
-_PROT_READ_WRITE = 0x1 | 0x2
+_PROT_READ_WRITE, _PROT_READ_EXECUTE = 0x1 | 0x2, 0x1 | 0x4
 _MAP_SHARED, _MAP_PRIVATE = 0x1, 0x2
 _MADV_DONTFORK = 10
 _MADV_POPULATE_WRITE = 23
@@ -65,6 +65,26 @@ class Mapping:
         piece = (ctypes.c_ubyte * length).from_address(self.address + start)
         piece.mapping = self.array
         return piece
+
+
+def map_code(code):
+    """The address of a page with this machine code, which stays; None where that is not allowed.
+
+    The page was never writable: of a memory file, not of memory whose protection changes.
+    """
+    try:
+        descriptor = os.memfd_create("flash-checkpoint-code")
+    except (AttributeError, OSError):
+        return None
+    try:
+        if os.write(descriptor, code) != len(code):
+            return None
+        address = _libc.mmap(None, len(code), _PROT_READ_EXECUTE, _MAP_PRIVATE, descriptor, 0)
+        return None if address == _MAP_FAILED else address
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
 
 
 def _unmap(process, address, size, before):
