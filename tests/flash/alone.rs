@@ -1,7 +1,12 @@
 //! One node.
 
+use std::io::Write as _;
+
 use nix::sys::signal::Signal;
-use support::{launch::Launch, launch::Running, programs, wait_for};
+use support::{
+    launch::{Launch, Launcher, Running},
+    programs, wait_for,
+};
 
 use crate::{Folder, flash, from, kill_pid, loaded, nothing, savers};
 
@@ -51,6 +56,54 @@ fn a_killed_rank_is_restored_from_memory_on_all_ranks() {
     let _outcome = run.finish().expect_code(0);
     assert_eq!(folder.step(), Some(10), "what was saved into memory only stays there");
     folder.assert_swept();
+}
+
+#[test]
+fn after_a_kill_in_the_middle_of_a_copy_the_step_before_it_is_restored() {
+    for (flags, on_disk) in [(&["--max-restarts=3"][..], 10), (&["--save-at-breakpoint"], 30)] {
+        let folder = Folder::new();
+        let steps = [
+            "load",
+            "0@0 await 1.0.loaded",
+            "@0 disk 10",
+            "@0 wait",
+            "@0 memory 30",
+            "1@0 say ready",
+            "1@0 hang",
+            "@0 await 1.0.ready",
+            "@0 torn 40",
+            "exit 0",
+        ];
+        let run = launch(&folder, &steps).flags(["--nproc-per-node=2"]).flags(flags).start();
+        let memory = from("memory", 30);
+        assert_eq!([0, 1].map(|rank| loaded_by(&run, rank, 1)), [memory.clone(), memory]);
+        let _outcome = run.finish().expect_code(0);
+        assert_eq!(folder.step(), Some(on_disk));
+        folder.assert_swept();
+    }
+}
+
+/// As containers have it by default. DLRover's shared memory is there, and a worker that writes beyond it is killed.
+#[test]
+fn states_larger_than_dev_shm_are_saved_and_restored() {
+    if !nix::unistd::geteuid().is_root() {
+        // Past cargo's capture. A closed stderr must not fail the case.
+        let _ = writeln!(std::io::stderr(), "skipped: a small /dev/shm can be mounted by root only");
+        return;
+    }
+    let folder = Folder::new();
+    let small = "mount -t tmpfs -o size=64m tmpfs /dev/shm && df -k /dev/shm && exec \"$@\"";
+    let launcher = Launcher { program: "unshare".into(), is_torchrun: false };
+    let launch = Launch::new(launcher).flags(["--mount", "sh", "-c", small, "sh"]);
+    let steps =
+        ["load", "@0 disk 10", "@0 wait", "@0 memory 20", "@0 say saved", "@0 hang", "disk 30", "exit 0"];
+    let launch = flash(launch.flags([programs!().launcher.program]), folder.path(), &steps);
+    let run = launch.env("FLASH_BYTES", "100000000").flags(["--max-restarts=3"]).start();
+    kill_pid(&run.await_file("0.0.saved"));
+    assert_eq!(loaded_by(&run, 0, 1), from("memory", 20));
+    let outcome = run.finish().expect_code(0);
+    assert!(outcome.stdout.contains(" 65536 "), "{outcome:#?}");
+    assert_eq!(folder.step(), Some(30));
 }
 
 #[test]

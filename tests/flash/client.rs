@@ -16,7 +16,7 @@ use crate::torch;
 
 /// Suites of one process or few of them at a time. The others start some eighty interpreters that import torch, which
 /// is minutes of two processors.
-const QUICK: [&str; 10] = [
+const QUICK: [&str; 11] = [
     "test_ddp",
     "test_ends",
     "test_header",
@@ -24,6 +24,7 @@ const QUICK: [&str; 10] = [
     "test_plain_file",
     "test_saver",
     "test_shim",
+    "test_streaming",
     "test_tensors",
     "test_tree",
     "test_with_saver",

@@ -87,6 +87,25 @@ fn a_replaced_node_fetches_its_own_part_from_the_node_with_the_replica() {
     both_restore_after_a_replacement(&["@0 replica 20"], ("FLASH_REPLICAS", "1"), from("memory", 20));
 }
 
+/// The state is the same on both nodes: what is left of the job has it in memory.
+#[test]
+fn a_node_that_is_left_alone_goes_on_from_memory() {
+    let folder = Folder::new();
+    let mut job = Cluster::with_master(programs!(), &["--reconnect-grace=0.5"]);
+    let steps =
+        ["load", "@0 disk 10", "@0 wait", "@0 memory 20", "@0 say saved", "@0 hang", "disk 30", "exit 0"];
+    let start = |rank| flash(job.ranked(rank), folder.path(), &steps).flags(["--nnodes=1:2"]).start();
+    let [first, second] = [0, 1].map(start);
+    for rank in [0, 1] {
+        let _saved = job.await_file(&format!("{rank}.0.saved"));
+    }
+    kill_node(second);
+    assert_eq!(loaded_by(&job, 0, 1), from("memory", 20));
+    let _outcomes = job.finish([first], 0);
+    let _master = job.finish_master().expect_code(0);
+    assert_eq!(folder.step(), Some(30));
+}
+
 /// All shards are on disk and the master knows it, but it dies before it has told a node to write the manifest.
 #[test]
 fn a_master_that_dies_before_the_manifest_is_written_has_it_written_later() {

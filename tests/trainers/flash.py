@@ -6,6 +6,7 @@ only one rank, or one round, makes (`1@`, `@0`, `1@0`):
     load                    load_checkpoint; writes <rank>.<round>.loaded: source, step and reason as JSON
     memory STEP | disk STEP save_checkpoint, and it must succeed
     try STEP                the same into memory, whatever comes of it; writes <rank>.<round>.tried: ok and error
+    torn STEP               the same, but the worker is killed by SIGKILL in the middle of the copy
     replica STEP            waits until the saver of this node has a replica of this step from another node
     wait                    wait_latest_checkpoint; writes <rank>.<round>.waited: whether all is on disk
     say NAME                writes <rank>.<round>.NAME with the process id
@@ -14,8 +15,8 @@ only one rank, or one round, makes (`1@`, `@0`, `1@0`):
     term                    from now on SIGTERM is ignored
     exit CODE
 
-FLASH_REPLICAS is `replica_count`. All files are in PROBE_OUT. FLASH_SHARDS is the number of shards of the state, 1 by default: the first local rank of each
-node has one.
+FLASH_REPLICAS is `replica_count`, and FLASH_BYTES the length of a state (100,000). All files are in PROBE_OUT.
+FLASH_SHARDS is the number of shards of the state, 1 by default: the first local rank of each node has one.
 """
 
 import json
@@ -26,14 +27,14 @@ import sys
 import time
 import zlib
 
-from dlrover_run.flash_checkpoint import DdpCheckpointer, StorageType
+from dlrover_run.flash_checkpoint import DdpCheckpointer, StorageType, header
 
 OUT = pathlib.Path(os.environ["PROBE_OUT"])
 RANK, ROUND = os.environ["RANK"], os.environ["DLROVER_ROUND"]
 SHARDS = int(os.environ.get("FLASH_SHARDS", "1"))
 
 # More than one page, and less than a pipe's worth: what is saved is copied, not only described.
-LENGTH = 100_000
+LENGTH = int(os.environ.get("FLASH_BYTES", "100000"))
 
 
 def content(step):
@@ -70,6 +71,19 @@ def save(checkpointer, step, storage_type):
     result = checkpointer.save_checkpoint(step, state(step), storage_type=storage_type)
     if not result:
         sys.exit("step %d is not saved: %s" % (step, result.error))
+
+
+def tear(checkpointer, step):
+    """The slot is open, and the first half of what it had is overwritten."""
+    open_write = header.open_write
+
+    def open_and_die(slot):
+        open_write(slot)
+        slot[header.LENGTH : header.LENGTH + LENGTH // 2] = b"\xff" * (LENGTH // 2)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    header.open_write = open_and_die
+    save(checkpointer, step, StorageType.MEMORY)
 
 
 def await_replica(checkpointer, step):
@@ -112,6 +126,8 @@ def main():
         elif what == "try":
             result = checkpointer.save_checkpoint(int(rest[0]), state(int(rest[0])), storage_type=StorageType.MEMORY)
             write("tried", json.dumps({"ok": bool(result), "error": result.error}))
+        elif what == "torn":
+            tear(checkpointer, int(rest[0]))
         elif what == "replica":
             await_replica(checkpointer, int(rest[0]))
         elif what == "wait":
