@@ -115,6 +115,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         for dir in &touched {
             effects.extend(self.coordinate(now, dir));
             effects.extend(self.spread(now, dir));
+            effects.extend(self.answer_late_wishes(node, dir));
         }
         effects
     }

@@ -121,6 +121,14 @@ impl<N: Ord + Clone> Holders<N> {
         wishes
     }
 
+    /// Steps of several shards that a node is to write when the job says so, as it says in this round.
+    pub(super) fn wishes_of(&self, node: &N, round: u32) -> BTreeSet<u64> {
+        let shards = self.nodes.get(node).into_iter().flatten();
+        let states = shards.filter_map(|shard| self.state(node, *shard));
+        let coordinated = states.filter(|state| state.n_shards > 1 && state.round == Some(round));
+        coordinated.flat_map(|state| state.wishes.iter().copied()).collect()
+    }
+
     pub(super) fn is_wished(&self, step: u64) -> bool {
         self.wishes.contains_key(&step)
     }

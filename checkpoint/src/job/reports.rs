@@ -119,6 +119,18 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         Order::Fail { dir: dir.clone(), step, saved_in, given_up: 0, reason }
     }
 
+    /// What a node still wants on disk in this round, and the job orders no more, since that step or a newer one counts.
+    pub(super) fn answer_late_wishes(&self, node: &N, dir: &Dir) -> Vec<Effect<N>> {
+        let Some((folder, floor)) = self.dirs.get(dir).and_then(|folder| Some((folder, folder.floor?)))
+        else {
+            return Vec::new();
+        };
+        let wishes = folder.holders.wishes_of(node, self.round).into_iter();
+        let late = wishes.filter(|step| *step <= floor && !folder.saves.contains_key(step));
+        let answer = |step| Effect::Send { node: node.clone(), order: self.outcome(dir, step, self.round) };
+        late.map(answer).collect()
+    }
+
     /// Has the newest complete step committed, one at a time: the tracker must not go back.
     pub(super) fn commit_next(&mut self, now: Moment, dir: &Dir) -> Vec<Effect<N>> {
         let until = now.plus(self.save_timeout_ms);

@@ -316,6 +316,13 @@ impl Saver {
             shard.error = None;
             shard.reports.retain(|report| report.step != step);
             shard.wishes.settle(step, Fate::OnDisk);
+            // Saved again while it was written: the job orders it no more.
+            for slot in &mut shard.slots {
+                let is_it = |held: &&mut super::shard::Held| held.step == step && held.disk == Disk::Wished;
+                if let Some(held) = slot.held_mut().filter(is_it) {
+                    held.disk = Disk::No;
+                }
+            }
             // What is older and not on its way was left out: a newer step is there.
             for older in shard.wishes.open_steps().into_iter().filter(|older| *older < step) {
                 let disk = shard.of_step(older).map_or(Disk::No, Slot::disk);

@@ -150,6 +150,8 @@ impl Saver {
             }
         }
         let is_coordinated = shard.facts.is_coordinated();
+        // The other ranks were faster: all shards of this step are on disk, and the job orders it no more.
+        goes_to_disk &= !(is_coordinated && fate == Some(true));
         let disk = match (goes_to_disk, is_coordinated) {
             (false, _) => Disk::No,
             (true, true) => Disk::Wished,

@@ -92,11 +92,11 @@ class Sharded(ClientTest):
     def test_the_guides_script(self):
         self.reference()
         address = os.environ["DLROVER_CKPT_SOCK"]
-        words, _ = self.ranks("guide_fsdp.py", self.folder, "save", DLROVER_CKPT_SOCK=address)
-        again, _ = self.ranks("guide_fsdp.py", self.folder, "load", DLROVER_CKPT_SOCK=address)
+        words, _ = self.ranks("guide_fsdp.py", self.folder, "7", DLROVER_CKPT_SOCK=address)
+        again, _ = self.ranks("guide_fsdp.py", self.folder, "0", DLROVER_CKPT_SOCK=address)
         self.assertEqual(again[-1], ["loaded"] + words[-1][1:] + ["memory"])
         alone = os.path.join(self.folder, "alone")
-        self.assertEqual(self.ranks("guide_fsdp.py", alone, "load")[0], [])
+        self.assertEqual(self.ranks("guide_fsdp.py", alone, "0")[0], [])
         words, _ = self.ranks("guide_fsdp.py", alone, "save")
         again, _ = self.ranks("guide_fsdp.py", alone, "load")
         # Step 5 was the last one for the disk.

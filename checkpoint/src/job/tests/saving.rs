@@ -56,6 +56,29 @@ fn several_shards_are_told_together_to_write_what_all_have() {
     assert_eq!(next, expected);
 }
 
+/// A rank was later than the others, or its saver is another one and has not heard it.
+#[test]
+fn a_node_that_wants_what_counts_by_now_is_told_so() {
+    let mut job = job(&["a", "b"]);
+    job.says("a", pair(0, 4, &[3, 4], &[4]));
+    assert_eq!(job.says("b", pair(2, 4, &[3, 4], &[])), to_all(&["a", "b"], &persist(4)));
+    for (node, shard) in [("a", 0), ("a", 1), ("b", 2), ("b", 3)] {
+        // While it is on its way, there is nothing to say.
+        assert_eq!(job.says("b", pair(2, 4, &[3, 4], &[4])), []);
+        job.persisted(node, 4, shard, 4);
+    }
+    job.on_committed(now(6), &"a", &dir(), 4);
+    let newer = Order::Fail {
+        dir: dir(),
+        step: 3,
+        saved_in: 0,
+        given_up: 0,
+        reason: "a newer step is on disk".to_owned(),
+    };
+    assert_eq!(job.says("b", pair(2, 4, &[3, 4], &[3, 4])), [send("b", newer), send("b", committed(4))]);
+    assert_eq!(job.says("b", pair(2, 4, &[3, 4], &[])), []);
+}
+
 #[test]
 fn a_step_that_took_the_place_of_another_on_one_node_is_written_by_all() {
     let mut job = job(&["a", "b"]);

@@ -88,3 +88,30 @@ fn several_shards_tell_the_job_what_is_left() {
     bench.persisted(persist_id(&started), vec![sum(&path(1, 0))]);
     assert_eq!(bench.agent(ToSaver::Committed { dir: dir(), step: 1 }), finished());
 }
+
+/// As in a script that saves each step to memory, and some of them to disk as well: another rank was faster, so that the
+/// job had this step written before its rank asked for it.
+#[test]
+fn a_step_that_counts_by_now_is_not_waited_for_when_it_is_saved_again() {
+    for saved_again in ["while it is written", "when it is written", "when it counts"] {
+        let mut bench = Bench::in_round(2);
+        let writer = bench.admitted(Process(1), hello(0, 2, Role::Writer));
+        bench.allocated(writer);
+        bench.save(writer, 1, Storage::Memory);
+        let started = bench.agent(ToSaver::Persist { dir: dir(), step: 1, replicas: Vec::new() });
+        let mut save_again = |bench: &mut Bench, when| {
+            if when == saved_again {
+                bench.save(writer, 1, Storage::Disk);
+            }
+        };
+        save_again(&mut bench, "while it is written");
+        bench.persisted(persist_id(&started), vec![sum(&path(1, 0))]);
+        save_again(&mut bench, "when it is written");
+        bench.agent(ToSaver::Committed { dir: dir(), step: 1 });
+        save_again(&mut bench, "when it counts");
+        let on_disk = waited(writer, WaitState::OnDisk, 1);
+        assert_eq!(bench.send(writer, wait(None)), [on_disk], "{saved_again}");
+        let ended = bench.agent(finish(false));
+        assert_eq!(ended[ended.len() - 2..], finished(), "{saved_again}: {ended:?}");
+    }
+}

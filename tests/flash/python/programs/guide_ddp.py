@@ -1,6 +1,8 @@
-"""The guide's script for DDP, with a model and a loop around it: guide_ddp.py FOLDER STEPS [die]
+"""The guide's script for DDP, with a model and a loop around it: guide_ddp.py FOLDER STEPS [die|again|hang]
 
-Prints where it began and a checksum of what it loaded and saved last. With `die` its first round ends by SIGKILL.
+Prints where it began and a checksum of what it loaded and saved last. With `die` its first round ends by SIGKILL; with
+`again` the second one too, which saves nothing. With `hang` the first one waits for the disk, makes the file
+`<rank>.waited` in the folder PROBE_OUT, and rests until it is killed.
 """
 
 import hashlib
@@ -9,16 +11,22 @@ import signal
 import sys
 
 import torch
+import torch.distributed as dist
 from dlrover.trainer.torch.flash_checkpoint.ddp import (
     DdpCheckpointer,
     StorageType,
 )
 
 checkpoint_dir, steps = sys.argv[1], int(sys.argv[2])
-save_memory_interval, save_storage_interval = 1, 5
+round_, is_to = int(os.environ.get("DLROVER_ROUND", "0")), sys.argv[3:]
+never = sys.maxsize
+save_memory_interval, save_storage_interval = (never, never) if round_ == 1 and "again" in is_to else (1, 5)
 
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.BatchNorm1d(512), torch.nn.Linear(512, 8))
+if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    dist.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters())
 
 
@@ -62,6 +70,15 @@ for step in range(first + 1, first + 1 + steps):
         checkpointer.save_checkpoint(
             step, state_dict, ckpt_path, storage_type=StorageType.DISK
         )
-print("saved", step, checksum(), flush=True)
-if "die" in sys.argv and os.environ.get("DLROVER_ROUND", "0") == "0":
+print("trained" if save_memory_interval == never else "saved", step, checksum(), flush=True)
+if "die" in is_to and round_ == 0 or "again" in is_to and round_ < 2:
     os.kill(os.getpid(), signal.SIGKILL)
+if "hang" in is_to and round_ == 0:
+    checkpointer.wait_latest_checkpoint(60)
+    with open(os.path.join(os.environ["PROBE_OUT"], os.environ["RANK"] + ".waited"), "w"):
+        pass
+    while True:
+        signal.pause()
+if dist.is_initialized():
+    dist.barrier()
+    dist.destroy_process_group()

@@ -1,11 +1,15 @@
-"""The guide's script for FSDP, with a model around it: guide_fsdp.py FOLDER save|load|both
+"""The guide's script for FSDP, with a model around it: guide_fsdp.py FOLDER STEPS [die|hang] [replica]
 
-`both` saves in its first round, in which the last rank is killed, and loads in the next one.
+Loads, then trains and saves STEPS more, and prints a checksum of each. In the first round, with `die` the last rank is
+killed at the end; with `hang` ranks wait for the disk, and with `replica` until each node has the newest step of another
+one; then they make the file `<rank>.waited` in the folder PROBE_OUT, and rest until they are killed.
 """
 
+import hashlib
 import os
 import signal
 import sys
+import time
 import warnings
 
 import torch
@@ -22,16 +26,15 @@ from dlrover.trainer.torch.flash_checkpoint.fsdp import (
 )
 
 warnings.simplefilter("ignore")
-checkpoint_dir, action = sys.argv[1:]
-is_to_die = action == "both" and os.environ.get("DLROVER_ROUND", "0") == "0"
-if action == "both":
-    action = "save" if is_to_die else "load"
+checkpoint_dir, steps, is_to = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 save_memory_interval, save_storage_interval = 1, 5
 dist.init_process_group("gloo")
 torch.set_num_threads(1)
 torch.manual_seed(0)
 model = FSDP(torch.nn.Sequential(torch.nn.Linear(33, 65), torch.nn.Linear(65, 7)), device_id=torch.device("cpu"))
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2 if action == "save" else 0.5)
+# What is loaded has another one.
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.5)
+checkpointer = FsdpShardCheckpointer(checkpoint_dir, replica_count=1 if "replica" in is_to else 0)
 
 
 def say(*words):
@@ -40,15 +43,17 @@ def say(*words):
     sys.stdout.flush()
 
 
-def total():
+def checksum():
+    """Of all bytes, which is the same for all ranks, and the sum of the absolute values."""
     with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
         states = [model.state_dict()] + list(FSDP.optim_state_dict(model, optimizer)["state"].values())
-    return "%.12f" % sum(tensor.double().abs().sum().item() for state in states for tensor in state.values())
+    tensors = [state[name] for state in states for name in sorted(state)]
+    total = hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in tensors))
+    return "%s %.12f" % (total.hexdigest()[:16], sum(tensor.double().abs().sum().item() for tensor in tensors))
 
 
-def save():
-    checkpointer = FsdpShardCheckpointer(checkpoint_dir)
-    for step in range(1, 8):
+def train(first):
+    for step in range(first, first + steps):
         torch.manual_seed(step + dist.get_rank())
         optimizer.zero_grad()
         model(torch.randn(16, 33)).square().mean().backward()
@@ -69,12 +74,10 @@ def save():
                 checkpointer.save_checkpoint(
                     step, state_dict, ckpt_dir, storage_type=StorageType.DISK
                 )
-        say("saved", step, total())
+        say("saved", step, checksum())
 
 
 def load():
-    checkpointer = FsdpShardCheckpointer(checkpoint_dir)
-
     with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
         state_dict = {
             "model": model.state_dict(),
@@ -82,7 +85,7 @@ def load():
         }
         storage_reader = checkpointer.get_storage_reader()
         if not storage_reader:
-            return
+            return 0
         dist_cp.load_state_dict(
             state_dict=state_dict,
             storage_reader=storage_reader,
@@ -99,11 +102,39 @@ def load():
             model, optimizer, optim_state["optim"]
         )
         optimizer.load_state_dict(flattened_osd)
-    say("loaded", state_dict["step"], total(), checkpointer.last_load.source)
+    say("loaded", state_dict["step"], checksum(), checkpointer.last_load.source)
+    return state_dict["step"]
 
 
-save() if action == "save" else load()
+def await_replica(step):
+    """There is no event for it: a replica is nothing that a worker waits for."""
+    own = checkpointer._identity.shard
+    while True:
+        status, _ = checkpointer._saver._connection.request({"type": "status"}, "status", time.monotonic() + 60)
+        others = [shard for shard in status["shards"] if shard["shard"] != own]
+        if any((slot["state"], slot["step"]) == ("whole", step) for shard in others for slot in shard["slots"]):
+            return
+        time.sleep(0.01)
+
+
+def end_first_round(step):
+    if "die" in is_to and dist.get_rank() == dist.get_world_size() - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if "hang" in is_to:
+        checkpointer.wait_latest_checkpoint(60)
+        if "replica" in is_to:
+            await_replica(step)
+        with open(os.path.join(os.environ["PROBE_OUT"], "%d.waited" % dist.get_rank()), "w"):
+            pass
+        while True:
+            signal.pause()
+
+
+began = load()
+if not began:
+    optimizer.param_groups[0]["lr"] = 1e-2
+train(began + 1)
 dist.barrier()
-if is_to_die and dist.get_rank() == dist.get_world_size() - 1:
-    os.kill(os.getpid(), signal.SIGKILL)
+if os.environ.get("DLROVER_ROUND", "0") == "0":
+    end_first_round(began + steps)
 dist.destroy_process_group()
