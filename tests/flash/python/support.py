@@ -81,11 +81,17 @@ def needs_torch(test):
     return unittest.skipIf(torch is None, "no torch")(test)
 
 
+def lines(text):
+    """Without the log of DeepSpeed, which transformers imports where it is installed."""
+    return [line for line in text.splitlines() if not line.startswith("[")]
+
+
 def environment(**variables):
-    """The environment of a child process that finds the package."""
+    """The environment of a child process that finds the package, and programs of the interpreter's environment."""
     result = {name: value for name, value in os.environ.items() if name not in _VARIABLES}
     paths = [os.path.abspath(PACKAGE), HERE, os.environ.get("PYTHONPATH", "")]
     result["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    result["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     result.update(variables)
     return result
 

@@ -6,18 +6,19 @@ import subprocess
 import sys
 import unittest
 
-from support import HERE, ClientTest, environment, needs_torch
+from support import HERE, ClientTest, environment, lines, needs_torch
 from test_fsdp import ranks
 
 
-def needs(name):
-    return unittest.skipIf(importlib.util.find_spec(name) is None, "no " + name)
+def needs(*names):
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    return unittest.skipIf(missing, "no " + " and no ".join(missing))
 
 
 def run(program, *arguments, **variables):
     command = [sys.executable, os.path.join(HERE, "programs", program)] + list(arguments)
     done = subprocess.run(command, env=environment(OMP_NUM_THREADS="1", **variables), capture_output=True, timeout=600)
-    return [line.split() for line in done.stdout.decode().splitlines()], done
+    return [line.split() for line in lines(done.stdout.decode())], done
 
 
 @needs_torch
@@ -79,7 +80,7 @@ class Adaptors(ClientTest):
             self.assertEqual(again[1], ["began"] + words[-1][1:], done.stderr)
             self.assertEqual(again[2][:2], ["trained", "20"], done.stderr)
 
-    @needs("deepspeed")
+    @needs("deepspeed", "ninja")
     def test_deepspeed(self):
         self.reference()
         for address in (os.environ["DLROVER_CKPT_SOCK"], ""):

@@ -7,7 +7,7 @@ import sys
 import time
 import unittest
 
-from support import HERE, ClientTest, environment, needs_torch
+from support import HERE, ClientTest, environment, lines, needs_torch
 
 WORLD = 2
 
@@ -40,7 +40,7 @@ def ranks(program, *arguments, **variables):
         finally:
             child.kill()
         ends.append((child.returncode, out.decode(), error.decode()))
-    return [line.split(" ", 3) for line in ends[0][1].splitlines()], ends
+    return [line.split(" ", 3) for line in lines(ends[0][1])], ends
 
 
 @needs_torch
@@ -94,13 +94,13 @@ class Sharded(ClientTest):
         address = os.environ["DLROVER_CKPT_SOCK"]
         words, _ = self.ranks("guide_fsdp.py", self.folder, "7", DLROVER_CKPT_SOCK=address)
         again, _ = self.ranks("guide_fsdp.py", self.folder, "0", DLROVER_CKPT_SOCK=address)
-        self.assertEqual(again[-1], ["loaded"] + words[-1][1:] + ["memory"])
+        self.assertEqual(again[-1], ["loaded"] + words[-1][1:3] + [words[-1][3] + " memory"])
         alone = os.path.join(self.folder, "alone")
         self.assertEqual(self.ranks("guide_fsdp.py", alone, "0")[0], [])
-        words, _ = self.ranks("guide_fsdp.py", alone, "save")
-        again, _ = self.ranks("guide_fsdp.py", alone, "load")
+        words, _ = self.ranks("guide_fsdp.py", alone, "7")
+        again, _ = self.ranks("guide_fsdp.py", alone, "0")
         # Step 5 was the last one for the disk.
-        self.assertEqual(again[-1], ["loaded"] + words[4][1:] + ["disk"])
+        self.assertEqual(again[-1], ["loaded"] + words[4][1:3] + [words[4][3] + " disk"])
 
     def test_full_states(self):
         self.reference()
