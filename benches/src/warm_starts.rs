@@ -43,6 +43,8 @@ pub struct Amount {
     pub ranks: Vec<usize>,
     /// What they train on: `cpu`, or `cuda`, one device for all ranks.
     pub device: String,
+    /// The folder of this project's Python package, to keep checkpoints in memory; else they are files of torch.
+    pub flash: Option<PathBuf>,
 }
 
 /// What starts the workers.
@@ -81,7 +83,9 @@ pub fn measure(bench: &mut Bench, python: &Path, amount: &Amount) -> Outcome<()>
     for &ranks in &amount.ranks {
         let mut all: Vec<(Side, &str, Measured)> =
             SIDES.map(|(side, name)| (side, name, Measured::default())).into();
-        all.retain(|(side, ..)| *side != Side::Torchrun || bench.torchrun().is_some());
+        // Torchrun has no memory that survives its workers.
+        let has_torchrun = bench.torchrun().is_some() && amount.flash.is_none();
+        all.retain(|(side, ..)| *side != Side::Torchrun || has_torchrun);
         for round in 0..amount.rounds {
             for (side, name, measured) in &mut all {
                 progress(format_args!("{ranks} ranks, round {} of {}, {name}", round + 1, amount.rounds))?;
@@ -111,6 +115,10 @@ fn job(
     let mut command = command(bench, side, ranks)?;
     command.arg(&script).env("PYTHON_EXEC", python).env("OMP_NUM_THREADS", "1");
     command.env("DLROVER_BENCH_CHECKPOINT", &checkpoint).env("DLROVER_BENCH_DEVICE", &amount.device);
+    if let Some(package) = &amount.flash {
+        let _from_the_last_job = fs::remove_dir_all(checkpoint.with_extension("folder"));
+        command.env("DLROVER_BENCH_FLASH", "1").env("PYTHONPATH", package);
+    }
     let mut running = bench.spawn(command, Stdio::null(), "stderr")?;
     let Ok(mut alive) = bench.stamps.take(ranks, true, LIMIT) else {
         measured.hung_starts += 1;
@@ -218,12 +226,12 @@ fn ms(from_ns: u64, to_ns: u64) -> f64 {
     (to_ns as f64 - from_ns as f64) / 1e6
 }
 
-/// Parses arguments: `--rounds N`, `--kills N`, `--ranks N,...` and `--device cpu|cuda`.
+/// Parses arguments: `--rounds N`, `--kills N`, `--ranks N,...`, `--device cpu|cuda` and `--flash DIR`.
 ///
 /// # Errors
-/// An argument is none of these, a number is 0 or none, or the device is another one.
+/// An argument is none of these, a number is 0 or none, the device is another one, or the folder has no Python package.
 pub fn amount(mut args: impl Iterator<Item = String>) -> Outcome<Amount> {
-    let mut amount = Amount { rounds: 5, kills: 2, ranks: vec![2, 8], device: "cpu".to_owned() };
+    let mut amount = Amount { rounds: 5, kills: 2, ranks: vec![2, 8], device: "cpu".to_owned(), flash: None };
     while let Some(arg) = args.next() {
         let value = args.next().unwrap_or_default();
         if arg == "--device" {
@@ -231,6 +239,17 @@ pub fn amount(mut args: impl Iterator<Item = String>) -> Outcome<Amount> {
                 return Err(format!("--device is cpu or cuda, not `{value}`").into());
             }
             amount.device = value;
+            continue;
+        }
+        if arg == "--flash" {
+            let package = PathBuf::from(&value);
+            if !package.join("dlrover_run").is_dir() {
+                return Err(format!(
+                    "--flash: `{value}` has no folder dlrover_run; give packaging/wheel/python"
+                )
+                .into());
+            }
+            amount.flash = Some(fs::canonicalize(package)?);
             continue;
         }
         let numbers: Vec<usize> = value.split(',').filter_map(|text| text.parse().ok()).collect();
@@ -242,7 +261,7 @@ pub fn amount(mut args: impl Iterator<Item = String>) -> Outcome<Amount> {
             "--kills" => amount.kills = numbers[0],
             "--ranks" => amount.ranks = numbers,
             _ => {
-                let known = "--rounds, --kills, --ranks and --device";
+                let known = "--rounds, --kills, --ranks, --device and --flash";
                 return Err(format!("unknown option `{arg}`; there are {known}").into());
             }
         }
@@ -271,11 +290,14 @@ mod tests {
             kills: 2,
             ranks: ranks.to_vec(),
             device: device.to_owned(),
+            flash: None,
         };
         assert_eq!(of("").unwrap(), amount(5, &[2, 8], "cpu"));
         assert_eq!(of("--ranks 2,4 --rounds 1").unwrap(), amount(1, &[2, 4], "cpu"));
         assert_eq!(of("--device cuda").unwrap(), amount(5, &[2, 8], "cuda"));
-        for wrong in ["--ranks", "--ranks 0", "--rounds x", "--what 1", "--device", "--device tpu"] {
+        for wrong in
+            ["--ranks", "--ranks 0", "--rounds x", "--what 1", "--device", "--device tpu", "--flash /"]
+        {
             assert!(of(wrong).is_err(), "{wrong}");
         }
     }

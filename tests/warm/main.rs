@@ -1,6 +1,6 @@
 //! Workers that are forked from a template: that they are workers like any other, and when there is no template.
 //!
-//! The suites `torchrun`, `orphans`, `kill` and `torch` run with forked workers by `TEST_WARM=start`.
+//! The suites `torchrun`, `orphans`, `kill`, `torch` and `flash` run with forked workers by `TEST_WARM=start`.
 
 mod facts;
 mod growth;

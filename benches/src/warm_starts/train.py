@@ -23,21 +23,50 @@ CHECKPOINT = os.environ["DLROVER_BENCH_CHECKPOINT"]
 DEVICE = os.environ["DLROVER_BENCH_DEVICE"]
 
 
-def save(model, optimizer, step):
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, CHECKPOINT + ".new")
-    os.rename(CHECKPOINT + ".new", CHECKPOINT)
+class Files:
+    """As a script without this project's client does it."""
+
+    def load(self):
+        return torch.load(CHECKPOINT, map_location=DEVICE) if os.path.exists(CHECKPOINT) else {}
+
+    def save(self, step, state):
+        if dist.get_rank() == 0:
+            torch.save(state, CHECKPOINT + ".new")
+            os.rename(CHECKPOINT + ".new", CHECKPOINT)
+
+
+class Memory:
+    """All ranks of a node restore what the first one has saved."""
+
+    def __init__(self):
+        from dlrover_run.flash_checkpoint import DdpCheckpointer
+
+        self.checkpointer = DdpCheckpointer(CHECKPOINT + ".folder")
+
+    def load(self):
+        found = self.checkpointer.load_checkpoint()
+        if found and self.checkpointer.last_load.source != "memory":
+            raise SystemExit("the state was restored from %s" % (self.checkpointer.last_load,))
+        return found
+
+    def save(self, step, state):
+        from dlrover_run.flash_checkpoint import StorageType
+
+        result = self.checkpointer.save_checkpoint(step, state, storage_type=StorageType.MEMORY)
+        if not result:
+            raise SystemExit("step %d was not saved: %s" % (step, result.error))
 
 
 def main():
     # NCCL lets no two ranks share a device.
     is_alone = os.environ["WORLD_SIZE"] == "1"
     dist.init_process_group("nccl" if DEVICE == "cuda" and is_alone else "gloo")
-    rank = dist.get_rank()
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    checkpoints = Memory() if os.environ.get("DLROVER_BENCH_FLASH") else Files()
     step = 0
-    if os.path.exists(CHECKPOINT):
-        saved = torch.load(CHECKPOINT, map_location=DEVICE)
+    saved = checkpoints.load()
+    if saved:
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         step = saved["step"]
@@ -54,8 +83,9 @@ def main():
             if DEVICE == "cuda":
                 torch.cuda.synchronize()
             stamp(True)
-        if rank == 0 and step - first <= 3:
-            save(model.module, optimizer, step)
+        if step - first <= 3:
+            state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+            checkpoints.save(step, state)
         time.sleep(0.02)
 
 
