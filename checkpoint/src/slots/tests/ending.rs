@@ -99,7 +99,7 @@ fn a_step_that_counts_by_now_is_not_waited_for_when_it_is_saved_again() {
         bench.allocated(writer);
         bench.save(writer, 1, Storage::Memory);
         let started = bench.agent(ToSaver::Persist { dir: dir(), step: 1, replicas: Vec::new() });
-        let mut save_again = |bench: &mut Bench, when| {
+        let save_again = |bench: &mut Bench, when| {
             if when == saved_again {
                 bench.save(writer, 1, Storage::Disk);
             }
