@@ -31,7 +31,7 @@ pub const STATE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long what is to be written to disk may take at the end of a run.
 pub const SAVE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// What is left for it after a signal at least, however long the workers took to end.
+/// What is left for it at least: after a signal, however long the workers took to end; and without a job master.
 const LEAST_GRACE: Duration = Duration::from_secs(5);
 
 /// An end that takes longer is announced.
@@ -353,6 +353,8 @@ impl WorkerGroup {
                 let grace = self.limits.shutdown_timeout.saturating_sub(now - signalled);
                 grace.max(LEAST_GRACE)
             }
+            // No step counts without its word, and it was waited for long enough.
+            None if self.link.is_away_for(now, self.limits.join_timeout) => LEAST_GRACE,
             None => SAVE_TIMEOUT,
         };
         let is_breakpoint = self.limits.save_at_breakpoint && !matches!(outcome, Outcome::Succeeded);

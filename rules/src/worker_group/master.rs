@@ -32,6 +32,11 @@ impl MasterStream {
         *self == Self::Up
     }
 
+    /// It has been away for this time, or was never there.
+    pub(super) fn is_away_for(&self, now: Moment, time: Duration) -> bool {
+        matches!(self, Self::Away { since, .. } if now - *since >= time)
+    }
+
     /// From now on the master is needed.
     pub(super) fn needed(&mut self, now: Moment) {
         if let Self::Away { notified, .. } = self {

@@ -320,6 +320,22 @@ fn a_run_that_succeeded_ends_when_what_is_queued_is_on_disk() {
     );
 }
 
+/// No step counts without its word.
+#[test]
+fn an_end_without_a_job_master_waits_for_no_disk() {
+    let mut group = saving(0);
+    let _stop = group.handle(at(10), exited(0, 0, OK));
+    let _gone = group.handle(at(10), gone(0));
+    let _away = group.handle(at(20), away());
+    while group.deadline() < Some(at(620)) {
+        let now = group.deadline().unwrap();
+        let _waiting = group.handle(now, Event::Deadline);
+    }
+    let effects = group.handle(at(620), Event::Deadline);
+    assert_eq!(effects[1..], [finish(5000, false)]);
+    assert!(matches!(&effects[0], Effect::Notify(Notice::OutcomeUnknown { .. })), "{effects:?}");
+}
+
 #[test]
 fn after_a_signal_what_is_in_memory_is_written_within_the_grace() {
     let mut group = saving(3);

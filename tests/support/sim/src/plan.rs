@@ -106,6 +106,8 @@ pub struct Saves {
     pub every: Duration,
     /// Every so many steps one goes to disk.
     pub disk_every: u64,
+    /// Such a step is saved to memory before, as all others are: scripts of DLRover's guide do so.
+    pub is_saved_twice: bool,
     /// How long a write to disk takes, in milliseconds.
     pub persist: (u64, u64),
     /// How many in a thousand fail.
@@ -257,6 +259,23 @@ impl Plan {
         plan
     }
 
+    /// A node that ends, and has something to write, gets the word of its master. It does not from one that is away then,
+    /// or has ended the job meanwhile, and waits for as long as it may.
+    #[must_use]
+    pub fn answers_at_the_end(&self) -> bool {
+        let is_away = |fault: &Fault| {
+            matches!(
+                fault,
+                Fault::MasterCrash { .. }
+                    | Fault::Freeze { .. }
+                    | Fault::Partition { .. }
+                    | Fault::Cut { .. }
+                    | Fault::Split { .. }
+            )
+        };
+        self.has_journal && !self.faults.iter().any(|(_, fault)| is_away(fault))
+    }
+
     /// The schedule of a seed in which workers save checkpoints, and everything else fails.
     #[must_use]
     pub fn of_saves(seed: u64) -> Self {
@@ -280,6 +299,7 @@ impl Plan {
             replicated: prng.chance(400),
             every: Duration::from_millis([50, 300, 2000][prng.index(3)]),
             disk_every: prng.between(1, 4),
+            is_saved_twice: Prng::new(seed ^ 0x2B1C).chance(300),
             persist: (20, longest),
             fails: if prng.chance(300) { prng.small(0, 200) } else { 0 },
             replicas: if prng.chance(500) { prng.small(1, 2) } else { 0 },

@@ -13,7 +13,10 @@ use checkpoint::{
         Process, Saver, SendId, Sent, Settings, SlotId, Written,
     },
 };
-use rules::{Moment, worker_group::Event};
+use rules::{
+    Moment,
+    worker_group::{Event, SAVE_TIMEOUT},
+};
 
 use crate::{
     clock::{Action, LifeId},
@@ -59,6 +62,8 @@ pub(crate) struct NodeSaver {
     /// Tells it from those before and after it.
     pub(crate) number: u64,
     machine: Saver,
+    /// The time that it was given for its end, in milliseconds: the shortest.
+    grace_ms: Option<u64>,
     timer: (u64, Option<SaverMoment>),
     slots: BTreeMap<SlotId, Option<Content>>,
     /// With the reason, when it is cancelled.
@@ -94,6 +99,7 @@ impl Simulation {
         self.lives[life].saver = Some(NodeSaver {
             number,
             machine: Saver::new(settings),
+            grace_ms: None,
             timer: (0, None),
             slots: BTreeMap::new(),
             persists: BTreeMap::new(),
@@ -104,7 +110,10 @@ impl Simulation {
     }
 
     pub(crate) fn tell_saver(&mut self, life: LifeId, message: ToSaver) {
-        let Some(saver) = &self.lives[life].saver else { return };
+        let Some(saver) = &mut self.lives[life].saver else { return };
+        if let ToSaver::Finish { grace_ms, .. } = &message {
+            saver.grace_ms = Some(saver.grace_ms.map_or(*grace_ms, |known| known.min(*grace_ms)));
+        }
         let number = saver.number;
         let event = Box::new(SaverEvent::Agent(message));
         self.after(PIPE, Action::SaverHears { life, saver: number, event });
@@ -238,6 +247,15 @@ impl Simulation {
     }
 
     fn saver_says(&mut self, life: LifeId, said: FromSaver) {
+        let grace_ms = self.lives[life].saver.as_ref().and_then(|saver| saver.grace_ms);
+        // Writes are slow, but the time that the end of a run gives is far more than they need.
+        if let FromSaver::Log { text, .. } = &said
+            && text.starts_with("timed out before all steps")
+            && self.plan.answers_at_the_end()
+            && grace_ms.is_some_and(|grace_ms| u128::from(grace_ms) >= SAVE_TIMEOUT.as_millis())
+        {
+            self.fail(|| format!("the end waited in vain: {text}"));
+        }
         self.locally(PIPE, life, Event::SaverSaid { said: Box::new(said) });
     }
 

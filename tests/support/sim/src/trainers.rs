@@ -38,7 +38,10 @@ enum Phase {
     Copying {
         slot: u64,
     },
-    Committing,
+    /// The last save of its step, unless that is to be saved once more.
+    Committing {
+        is_last: bool,
+    },
     /// It has written its state by itself, and tells a saver.
     Telling,
 }
@@ -58,6 +61,8 @@ pub(crate) struct Trainer {
     is_writer: bool,
     /// The step that it has made last.
     at: u64,
+    /// The step that it has saved to memory, and is to save to disk.
+    in_memory: Option<u64>,
 }
 
 /// One round of training.
@@ -96,6 +101,7 @@ impl Simulation {
                 link: None,
                 is_writer: false,
                 at: 0,
+                in_memory: None,
             };
             self.lives[life].trainers.insert(local_rank, trainer);
             let wait = self.prng.millis(1, 200);
@@ -136,7 +142,11 @@ impl Simulation {
             }
             Phase::Copying { slot } => self.copied(life, local_rank, slot),
             Phase::Telling => self.tell_alone(life, local_rank, turn, saves.every),
-            Phase::Hello | Phase::Loading | Phase::Allocating | Phase::Beginning | Phase::Committing => {}
+            Phase::Hello
+            | Phase::Loading
+            | Phase::Allocating
+            | Phase::Beginning
+            | Phase::Committing { .. } => {}
         }
     }
 
@@ -250,16 +260,18 @@ impl Simulation {
     fn copied(&mut self, life: LifeId, local_rank: LocalRank, slot: u64) {
         let Some(saves) = self.plan.saves else { return };
         let course = self.course_of(life, local_rank).number;
-        let trainer = &self.lives[life].trainers[&local_rank];
+        let Some(trainer) = self.lives[life].trainers.get_mut(&local_rank) else { return };
         let (step, rank) = (trainer.at + 1, trainer.rank);
+        let goes_to_disk = step.is_multiple_of(saves.disk_every);
+        let is_first = saves.is_saved_twice && goes_to_disk && trainer.in_memory != Some(step);
+        trainer.in_memory = Some(step);
+        trainer.phase = Phase::Committing { is_last: !is_first };
         let shard = if saves.replicated { 0 } else { rank };
         if let Some(saver) = &mut self.lives[life].saver {
             saver.write(slot, Some(Content { step, course, shard }));
         }
-        let is_disk = step.is_multiple_of(saves.disk_every);
-        let storage = if is_disk { Storage::Disk } else { Storage::Memory };
+        let storage = if goes_to_disk && !is_first { Storage::Disk } else { Storage::Memory };
         let wish = Wish { storage, path: String::new(), writes_disk: !saves.replicated || rank == 0 };
-        self.enter(life, local_rank, Phase::Committing);
         self.ask_saver(life, local_rank, Request::Commit { step, slot, wish });
     }
 
@@ -358,9 +370,14 @@ impl Simulation {
                 let wait = self.prng.millis(1, 30);
                 self.after(wait, turn);
             }
+            (Phase::Committing { is_last: false }, Reply::Done { .. }) => {
+                self.enter(life, local_rank, Phase::Training);
+                let wait = self.prng.millis(0, 300);
+                self.after(wait, turn);
+            }
             // Not saved; the training goes on.
             (Phase::Beginning, Reply::Error(_))
-            | (Phase::Committing, Reply::Done { .. } | Reply::Error(_)) => {
+            | (Phase::Committing { .. }, Reply::Done { .. } | Reply::Error(_)) => {
                 let step = self.lives[life].trainers[&local_rank].at + 1;
                 self.step_made(life, local_rank, step);
                 self.enter(life, local_rank, Phase::Training);
