@@ -266,11 +266,7 @@ impl Plan {
         let is_away = |fault: &Fault| {
             matches!(
                 fault,
-                Fault::MasterCrash { .. }
-                    | Fault::Freeze { .. }
-                    | Fault::Partition { .. }
-                    | Fault::Cut { .. }
-                    | Fault::Split { .. }
+                Fault::Freeze { .. } | Fault::Partition { .. } | Fault::Cut { .. } | Fault::Split { .. }
             )
         };
         self.has_journal && !self.faults.iter().any(|(_, fault)| is_away(fault))
