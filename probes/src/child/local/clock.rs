@@ -23,16 +23,18 @@ impl OwnTime {
     /// Starts for the calling thread.
     pub(super) fn start() -> Self {
         let stats = stat_files();
+        // First: a wait before the next reading would be taken off a time that it is no part of.
+        let began = Instant::now();
         let (waited, throttled) = (waited(), throttled(&stats));
-        Self { began: Instant::now(), waited, throttled, stats }
+        Self { began, waited, throttled, stats }
     }
 
     /// The time since. Never more than the wall-clock time.
     pub(super) fn elapsed(&self) -> Duration {
-        let wall = self.began.elapsed();
         let waited = waited().saturating_sub(self.waited);
         let throttled = throttled(&self.stats).saturating_sub(self.throttled);
-        wall.saturating_sub(waited.saturating_sub(throttled))
+        // Last, for the same reason.
+        self.began.elapsed().saturating_sub(waited.saturating_sub(throttled))
     }
 }
 
