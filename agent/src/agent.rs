@@ -208,7 +208,7 @@ impl Agent {
             warn!(
                 %error,
                 "cannot open the port at which other nodes ask whether this node has lost the job master; they decide \
-                 whether it is lost without asking this node"
+                 without this node's answer whether the job master is lost"
             );
             AnswerServer::disabled()
         });

@@ -71,9 +71,9 @@ fn require_one_thread() -> io::Result<()> {
     let own = tree::process(getpid().as_raw());
     match own.map(|process| process.threads) {
         Some(1) => Ok(()),
-        Some(threads) => {
-            Err(io::Error::other(format!("this process has {threads} threads, and may fork with one only")))
-        }
+        Some(threads) => Err(io::Error::other(format!(
+            "this process has {threads} threads; it may fork only with a single one"
+        ))),
         None => {
             Err(io::Error::other("cannot read the number of threads from /proc/self/stat; is /proc mounted?"))
         }
@@ -121,7 +121,7 @@ mod tests {
         let (stop, stopped) = mpsc::channel::<()>();
         let second = thread::spawn(move || stopped.recv());
         let error = start(None).unwrap_err();
-        assert!(error.to_string().contains(" threads, and may fork with one only"), "{error}");
+        assert!(error.to_string().contains(" threads; it may fork only with a single one"), "{error}");
         drop(stop);
         let _stopped = second.join().unwrap();
     }

@@ -95,7 +95,10 @@ fn a_silent_peer_times_out_and_is_named() {
     let output = connect(&address, &["--patience", "0"]);
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{words}");
-    assert!(words.contains(&format!("the program at {address} is not a `dlrover-diag pair")), "{words}");
+    assert!(
+        words.contains(&format!("no `dlrover-diag pair --listen` of this version answers at {address}: ")),
+        "{words}"
+    );
 }
 
 #[test]

@@ -136,7 +136,7 @@ fn workers_failed(report: &Report, group: &GroupFailure, settings: &RunSettings)
         (None, None) => "failed first".to_owned(),
         (None, Some(first)) => {
             format!(
-                "failed by itself (rank {} failed earlier, but only because it had lost a connection)",
+                "failed on its own (rank {} failed earlier, but only because it had lost a connection)",
                 first.rank
             )
         }

@@ -32,8 +32,7 @@ pub fn remedy(failure: &Failure, rendezvous: &Rendezvous) -> Option<String> {
         }
         Failure::Job(JobFailure::Inconclusive { .. }) => {
             "--on-inconclusive=proceed lets such nodes take part; --on-inconclusive=relaunch excludes them \
-             untainted, so \
-             that others take their places."
+             without tainting them, so that other nodes take their places."
                 .to_owned()
         }
         Failure::Job(JobFailure::Cut { why: CutEnd::TooFew, .. }) => {

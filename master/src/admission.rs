@@ -128,7 +128,7 @@ impl Admission {
                     &self.log,
                     format_args!(
                         "warning: {ip}: the master closed this peer's connection: {} connections of peers that are not nodes of \
-                         the job are open, the most that are allowed; the rest are reserved for nodes (logged once)",
+                         the job are open, the maximum; the rest are reserved for nodes (logged once)",
                         self.max / 2
                     ),
                 );

@@ -91,7 +91,7 @@ pub enum Notice {
 pub enum RestartDecision {
     /// All workers are restarted: restart `next` of at most `max_restarts`.
     Restart { next: Attempt, max_restarts: u32 },
-    /// The run fails.
+    /// No restart is left: the run fails, unless the failure only followed from that of another node.
     Fail { max_restarts: u32 },
 }
 

@@ -94,19 +94,14 @@ impl fmt::Display for Pending {
                 write!(f, " ({} s of {} s)", waited.as_secs(), limit.as_secs_f64())
             }
             Self::Fenced { nodes, more, lease, waited, limit } => {
-                f.write_str("waiting for ")?;
+                write!(f, "waited {} s of {} s for ", waited.as_secs(), limit.as_secs_f64())?;
                 for (number, node) in nodes.iter().enumerate() {
                     write!(f, "{}{node}", if number > 0 { ", " } else { "" })?;
                 }
                 if *more > 0 {
                     write!(f, " and {more} more")?;
                 }
-                write!(
-                    f,
-                    ", which may still run workers ({} s of {} s). ",
-                    waited.as_secs(),
-                    limit.as_secs_f64()
-                )?;
+                f.write_str(", which may still run workers. ")?;
                 let lease = lease.as_secs_f64();
                 let rank = match nodes.as_slice() {
                     [node] if *more == 0 && !node.is_plural() => node.rank,
@@ -177,7 +172,7 @@ mod tests {
             Pending::Fenced { nodes: vec![node], more: 0, lease, waited, limit }.to_string()
         };
         let unknown = pending(NodeName::of_unknown_members(Round(3)));
-        let start = "waiting for unknown members of round 3, which may still run workers (3 s of 600 s). The job \
+        let start = "waited 3 s of 600 s for unknown members of round 3, which may still run workers. The job \
                      continues without them 15 s after their last messages";
         assert!(unknown.starts_with(start), "{unknown}");
         let node_id = crate::NodeId("a".into());

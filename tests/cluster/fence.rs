@@ -125,7 +125,7 @@ fn a_majority_that_loses_the_master_continues_and_the_rest_wait() {
         let _said = job.cluster.await_output(node, CONSIDERED_DEAD);
     }
     // The remaining node could continue alone, and must not.
-    let output = job.cluster.await_output(&job.nodes[0], ", which may still run workers (");
+    let output = job.cluster.await_output(&job.nodes[0], ", which may still run workers. ");
     assert!(output.contains("waiting for node rank"), "{output}");
     assert!(world[1..].iter().all(|worker| alive(worker.pid)), "{}", job.cluster.all_output());
     job.heal(&ways);

@@ -79,7 +79,7 @@ fn a_measured_matrix_makes_no_claims_about_link_kinds() {
     fs::write(&file, vec![row; 64].join("\n")).unwrap();
     let output = topo(&node, &["--file", file.to_str().unwrap()]);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(stderr.contains("the topology has 64 accelerators; at most 16 are supported\n"), "{stderr}");
+    assert!(stderr.contains("the topology has 64 GPUs; at most 16 are supported\n"), "{stderr}");
 }
 
 #[test]

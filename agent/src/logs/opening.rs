@@ -191,7 +191,7 @@ impl<'a> Opening<'a> {
         input: Arc<OwnedFd>,
         sink: Sink,
     ) -> Result<(), LogError> {
-        let relay = Relay { input, cut_off: Arc::clone(&self.relays.cut_off), sink };
+        let relay = Relay { local_rank, stream, input, cut_off: Arc::clone(&self.relays.cut_off), sink };
         self.relays.start(local_rank, stream, relay)
     }
 }

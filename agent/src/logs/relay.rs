@@ -14,10 +14,13 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
 };
 
+use rules::LocalRank;
+
 use super::{
     console::Source,
     cut_off::CutOff,
     lines::{Lines, Output},
+    stream::Stream,
     tail::Tail,
 };
 
@@ -40,6 +43,9 @@ const SWEEP_BYTES: usize = 4 << 20;
 /// The relay of one worker stream.
 #[derive(Debug)]
 pub(crate) struct Relay {
+    /// Of which worker, for a message.
+    pub(crate) local_rank: LocalRank,
+    pub(crate) stream: Stream,
     /// The reading end, non-blocking.
     pub(crate) input: Arc<OwnedFd>,
     pub(crate) cut_off: Arc<CutOff>,
@@ -81,7 +87,11 @@ impl Relay {
                     self.wait();
                 }
                 Err(errno) => {
-                    tracing::warn!(%errno, "a worker's output could not be read to its end");
+                    tracing::warn!(
+                        %errno,
+                        "the rest of the {} of local rank {} could not be read, and is missing",
+                        self.stream, self.local_rank
+                    );
                     break true;
                 }
             }

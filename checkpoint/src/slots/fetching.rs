@@ -91,7 +91,7 @@ impl Saver {
             && shard < n_shards;
         if !is_valid {
             return Err(format!(
-                "the order is invalid: shard {shard} of {n_shards}, step {step}, {bytes} bytes"
+                "the fetch request is invalid: shard {shard} of {n_shards}, step {step}, {bytes} bytes"
             ));
         }
         let id = ShardId { dir: dir.clone(), shard };

@@ -94,7 +94,7 @@ pub enum BadMatrix {
         back: String,
     },
     /// More devices than the search supports.
-    #[error("the topology has {0} accelerators; at most {MAX_GPUS} are supported")]
+    #[error("the topology has {0} GPUs; at most {MAX_GPUS} are supported")]
     TooMany(usize),
 }
 

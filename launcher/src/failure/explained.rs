@@ -35,11 +35,11 @@ pub(crate) fn explained(failure: &WorkerFailure, counter: OomCounter) -> String 
         }
         "SIGKILL" => match counter {
             OomCounter::Unchanged => {
-                "sent by another process or by itself; not by the OOM killer, whose counter for this container did \
+                "sent by another process or by the worker itself; not by the OOM killer, whose counter for this container did \
                  not rise"
             }
             OomCounter::Missing => {
-                "sent by another process, by itself or by the OOM killer; this host has no OOM counter to read: check \
+                "sent by another process, by the worker itself or by the OOM killer; this host has no OOM counter to read: check \
                  the kernel log (dmesg)"
             }
             OomCounter::OfAnotherNode => "see the output of that node's launcher",
@@ -54,7 +54,7 @@ pub(crate) fn explained(failure: &WorkerFailure, counter: OomCounter) -> String 
         "SIGILL" => "illegal instruction; often code built for another CPU",
         "SIGFPE" => "arithmetic error in native code, such as a division by zero",
         "SIGTERM" | "SIGINT" | "SIGHUP" | "SIGQUIT" => {
-            "sent by another process or by itself; not by this launcher"
+            "sent by another process or by the worker itself; not by this launcher"
         }
         _ => "see signal(7)",
     };

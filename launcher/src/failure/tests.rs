@@ -137,7 +137,7 @@ fn a_sigkill_is_no_verdict_on_the_oom_killer_where_its_counter_cannot_be_read() 
     group.has_oom_counter = false;
     assert_eq!(
         text(&group),
-        "killed by SIGKILL: sent by another process, by itself or by the OOM killer; this host has no OOM counter to read: \
+        "killed by SIGKILL: sent by another process, by the worker itself or by the OOM killer; this host has no OOM counter to read: \
          check the kernel log (dmesg)"
     );
     let of_another = explained(&group.failures[0], OomCounter::OfAnotherNode);

@@ -50,7 +50,7 @@ super::options! {
             "Where nodes find each other: the launcher on that host serves the job master; put an IPv6 address in \
              brackets [default port of c10d: 29400]";
         RdzvId = option("rdzv-id", "ID", Text).default("none").of_torchrun(),
-            "The job's name, TORCHELASTIC_RUN_ID for the workers";
+            "The run id of the job, TORCHELASTIC_RUN_ID for the workers";
         RdzvConf = option("rdzv-conf", "K=V,...", Text).of_torchrun(),
             "Further settings: join_timeout=600, how many seconds to wait for enough nodes, or for a job master \
              that cannot be reached; lastcall_timeout=3, the seconds that --nnodes=MIN:MAX waits for another node; \
@@ -278,7 +278,7 @@ super::options! {
     }
     "Accepted for compatibility" {
         MonitorInterval = option("monitor-interval", "SECONDS", Float).default("0.1").of_torchrun(),
-            "Has no effect here: a worker's exit is noticed at once, by event";
+            "Has no effect here: a worker's exit is noticed at once, without polling";
         StartMethod = choice("start-method", "METHOD", &["spawn", "fork", "forkserver"])
             .default("spawn").ignored("workers are programs, not Python functions").of_torchrun(),
             "Has no effect here: it chooses how Python starts functions, and workers are programs";

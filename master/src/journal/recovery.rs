@@ -35,7 +35,7 @@ impl Recovered {
 pub(super) fn replay(path: &Path, file: &[u8]) -> Result<Recovered, JournalError> {
     let damaged = |offset, what| JournalError::Damaged { path: path.to_owned(), offset, what };
     let header = Header::from_bytes(file).map_err(|bad| match bad {
-        BadHeader::Damaged => damaged(0, "its header is not what was written"),
+        BadHeader::Damaged => damaged(0, "its header is truncated or does not match its checksum"),
         BadHeader::Other { release, format } => JournalError::OtherRelease {
             path: path.to_owned(),
             theirs: release,

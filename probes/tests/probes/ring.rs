@@ -278,7 +278,7 @@ fn a_manual_pair_waits_no_longer_than_its_timeout() {
     assert_eq!(
         error,
         format!(
-            "the program at {address} is not a `dlrover-diag pair --listen` of this version: it did not answer \
+            "no `dlrover-diag pair --listen` of this version answers at {address}: the program there did not answer \
              within 1 s; it may be busy with another check"
         )
     );
@@ -291,7 +291,7 @@ fn a_manual_pair_waits_no_longer_than_its_timeout() {
         })
     });
     let error = probes::dial_pair(&address, 1, TIMEOUT).unwrap_err().to_string();
-    assert!(error.ends_with("it speaks another protocol"), "{error}");
+    assert!(error.ends_with("the program there speaks another protocol"), "{error}");
     drop(greeter.join().unwrap());
 
     let listener = Listener::bind(None, 0).unwrap();

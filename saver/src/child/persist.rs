@@ -206,6 +206,6 @@ fn copy(
         running.bytes.fetch_add(length, Ordering::Relaxed);
     }
     stream.finish().ok_or_else(|| {
-        io::Error::other("the layout of the file is incomplete; this is a bug, please report it")
+        io::Error::other("the layout of the file is incomplete; this is a bug: report it with this message")
     })
 }

@@ -80,7 +80,7 @@ impl Hub {
     pub(super) fn add(&mut self, stream: TcpStream, peer: SocketAddr) -> Option<ClientId> {
         if self.connections.len() >= self.limits.max_connections {
             let max = self.limits.max_connections;
-            warn!(%peer, "store connection rejected: {max} connections are open, the most that are allowed");
+            warn!(%peer, "store connection rejected: {max} connections are open, the maximum");
             return None;
         }
         if let Err(error) = stream.set_nodelay(true) {

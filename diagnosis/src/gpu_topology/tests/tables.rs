@@ -61,7 +61,7 @@ fn what_is_no_table_is_refused_with_a_sentence() {
         assert!(!refusal.contains('\n') && refusal.len() < 300, "{refusal}");
     }
     let many: Vec<String> = (0..17).map(|gpu| format!("GPU{gpu}")).collect();
-    assert!(refused(&many.join(" ")).contains("17 accelerators; at most 16"));
+    assert!(refused(&many.join(" ")).contains("17 GPUs; at most 16"));
 }
 
 #[test]

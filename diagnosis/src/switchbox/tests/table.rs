@@ -172,7 +172,7 @@ fn pairs_that_cannot_be_measured_are_refused() {
         check_pairs(&pairs, loopback).map_err(|error| error.to_string())
     };
     assert_eq!(check_pairs(&PAIRS, false), Ok(()));
-    let itself = "0:0 pairs a socket with itself, which only a loopback test allows";
+    let itself = "0:0 pairs a socket with itself, which requires a loopback probe (probe-loopback)";
     assert_eq!(message(&[(0, 0)], false), Err(itself.into()));
     assert_eq!(message(&[(0, 0)], true), Ok(()));
     let twice = "socket 1 is in 0:1 and in 1:2: a socket belongs to one pair";

@@ -46,7 +46,7 @@ pub enum RingError {
     #[error("cannot connect to {peer}: {reason}")]
     CannotConnect { peer: Peer, reason: String },
     /// The program at the address is not a probe of this version.
-    #[error("the program at {} is not a `dlrover-diag pair --listen` of this version: {reason}", peer.address)]
+    #[error("no `dlrover-diag pair --listen` of this version answers at {}: {reason}", peer.address)]
     NotAProbe {
         peer: Peer,
         /// Its behaviour.

@@ -243,7 +243,7 @@ pub(crate) fn send_hello(
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let reason = format!(
-                    "it did not answer within {} s; it may be busy with another check",
+                    "the program there did not answer within {} s; it may be busy with another check",
                     answer.as_secs()
                 );
                 return Err(AttemptError::NotAProbe(reason));
@@ -258,7 +258,7 @@ pub(crate) fn send_hello(
             Err(error) => return Err(closed(error)),
         }
         if !Hello::may_begin_with(&bytes[..received]) {
-            return Err(AttemptError::NotAProbe("it speaks another protocol".to_owned()));
+            return Err(AttemptError::NotAProbe("the program there speaks another protocol".to_owned()));
         }
     }
     if limit.is_some() {
@@ -269,6 +269,8 @@ pub(crate) fn send_hello(
         Some(answer) if answer.kind == Kind::Rejected => {
             Err(AttemptError::Retry("it runs another test".to_owned()))
         }
-        _ => Err(AttemptError::NotAProbe("it has another version".to_owned())),
+        _ => Err(AttemptError::NotAProbe(
+            "another version does; install the same release on both hosts".to_owned(),
+        )),
     }
 }

@@ -51,6 +51,9 @@ fn of_cuda(request: &Request) -> Response {
 fn of_cuda(request: &Request) -> Response {
     use diagnosis::switchbox::{Trouble, Wrong};
     let mut response = Response { devices: None, ..Response::new("cuda", 0) };
-    response.fail(&request.pairs, &Wrong::new(Trouble::ToolMissing, "this build has no CUDA probe"));
+    response.fail(
+        &request.pairs,
+        &Wrong::new(Trouble::ToolMissing, "this build has no CUDA probe; packages of a release have it"),
+    );
     response
 }

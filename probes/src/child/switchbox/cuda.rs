@@ -45,7 +45,10 @@ pub(super) fn measure(request: &Request) -> Response {
     let all = catch_unwind(AssertUnwindSafe(|| all_pairs(request)));
     all.unwrap_or_else(|_| {
         let mut response = Response { devices: None, ..Response::new("cuda", 0) };
-        let wrong = Wrong::new(Trouble::ToolMissing, "NVIDIA's driver is too old: it lacks a function");
+        let wrong = Wrong::new(
+            Trouble::ToolMissing,
+            "NVIDIA's driver is too old for the CUDA probe: update the driver",
+        );
         response.fail(&request.pairs, &wrong);
         response
     })

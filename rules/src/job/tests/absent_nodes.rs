@@ -42,7 +42,7 @@ fn no_round_begins_before_the_workers_of_a_lost_node_have_ended() {
     let pending = test.job.pending(test.now).expect("they wait");
     assert_eq!(
         pending.0.to_string(),
-        "waiting for node rank 2 (host-c, 10.0.0.3), which may still run workers (0 s of 600 s). The job continues without it 15 \
+        "waited 0 s of 600 s for node rank 2 (host-c, 10.0.0.3), which may still run workers. The job continues without it 15 \
          s after its last message if at least half of the round's nodes are connected; to continue now, stop its \
          launcher or start a replacement with node rank 2"
     );
