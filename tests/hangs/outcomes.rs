@@ -1,5 +1,7 @@
 //! One job of each kind: whether it is declared, who is named, the files, and the status.
 
+use std::io::{Write as _, stderr};
+
 use support::launcher;
 
 use crate::{
@@ -102,12 +104,38 @@ fn a_long_first_step_is_no_hang() {
     not_declared(&Case::of("long first step", 2, 0));
 }
 
-/// DDP over gloo, and not a line of ours.
-#[test]
-fn torch_without_a_change_of_the_script() {
-    let Some(python) = torch_python() else { return };
-    for (name, who) in [("torch: loader", 1), ("torch: skipped backward", 0), ("torch: stopped", 1)] {
-        let kind = TORCH_KINDS.iter().find(|kind| kind.name == name).expect("a kind");
-        declared(&Case::of_torch(*kind, 2, who, python.clone()));
+/// Hangs of DDP over gloo, and not a line of ours.
+#[track_caller]
+fn declared_with_torch(ranks: u32, cases: &[(&str, u32)]) {
+    let Some(python) = torch_python() else {
+        // Past cargo's capture; a closed stderr fails nothing.
+        let _written = writeln!(stderr(), "skipped: TORCH_PYTHON is not set");
+        return;
+    };
+    for (name, who) in cases {
+        let kind = TORCH_KINDS.iter().find(|kind| kind.name == *name).expect("a kind");
+        declared(&Case::of_torch(*kind, ranks, *who, python.clone()));
     }
+}
+
+#[test]
+fn torch_of_two_ranks_without_a_change_of_the_script() {
+    let cases = [
+        ("torch: loader", 1),
+        ("torch: skipped backward", 0),
+        ("torch: stopped", 1),
+        ("torch: skipped collective", 0),
+    ];
+    declared_with_torch(2, &cases);
+}
+
+#[test]
+fn torch_of_four_ranks_without_a_change_of_the_script() {
+    let cases = [
+        ("torch: loader", 2),
+        ("torch: skipped backward", 3),
+        ("torch: stopped", 0),
+        ("torch: skipped collective", 1),
+    ];
+    declared_with_torch(4, &cases);
 }
