@@ -94,6 +94,12 @@ fn slow_steps_are_no_hang() {
     not_declared(&Case::of("slow", 2, 0));
 }
 
+/// It is waited for by its peers in each step.
+#[test]
+fn one_slow_rank_is_no_hang() {
+    not_declared(&Case::of("one slow rank", 3, 1));
+}
+
 #[test]
 fn a_declared_checkpoint_is_no_hang() {
     not_declared(&Case::of("checkpoint", 2, 1));
