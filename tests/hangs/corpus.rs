@@ -1,4 +1,5 @@
-//! Jobs by seeds, each with what is to be said of it, and a table of what was said.
+//! Jobs by seeds, each with what is to be said of it, and a table of what was said. It fails when a healthy job is
+//! declared, and when fewer than 95 % of the hangs name exactly the right ranks.
 //!
 //! ```sh
 //! cargo test -p dlrover-tests --test hangs corpus -- --ignored --nocapture
@@ -66,7 +67,9 @@ fn corpus() {
             let _worker = scope.spawn(work);
         }
     });
-    say(&score.lock().expect("no panic holds it").to_string());
+    let score = score.into_inner().expect("no panic holds it");
+    say(&score.to_string());
+    assert_eq!(score.shortfalls(), [""; 0]);
 }
 
 /// The same seed gives the same jobs, all of which are possible.

@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use crate::{case::Case, observed::Observed};
+use crate::{
+    case::Case,
+    observed::{Observed, all_files},
+};
 
 /// A ratio with its counts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,6 +55,10 @@ pub(crate) struct Score {
     exact: u32,
     hangs: u32,
     reason: Measure,
+    /// Hangs that were declared with all their files.
+    complete: u32,
+    /// Jobs of which all is right.
+    right: u32,
     /// Seconds from the end of the timeout to the line.
     delays: Vec<f64>,
 }
@@ -85,15 +92,19 @@ impl Score {
         }
         let delay = hang.map(|hang| hang.after - f64::from(case.kind.timeout + case.kind.held));
         self.delays.extend(delay);
+        let has_all_files = hang.is_some_and(|hang| hang.files == all_files(case.ranks));
+        self.complete += u32::from(has_all_files && expected.is_some());
         let outcome = match (hang.is_some(), expected.is_some()) {
-            (true, true) if is_exact && is_reason_right => "right",
-            (true, true) if is_exact => "REASON",
-            (true, true) => "RANKS",
+            (true, true) if !is_exact => "RANKS",
+            (true, true) if !is_reason_right => "REASON",
+            (true, true) if !has_all_files => "FILES",
+            (true, true) => RIGHT,
             (true, false) => "FALSE",
             (false, true) => "MISSED",
             (false, false) if matches!(observed, Observed::Failed(_)) => "FAILED",
-            (false, false) => "right",
+            (false, false) => RIGHT,
         };
+        self.right += u32::from(outcome == RIGHT);
         let manner = case.manner.iter().filter(|argument| !argument.starts_with("--seed")).cloned();
         let manner = manner.map(|argument| argument.trim_start_matches("--").to_owned());
         let delay = delay.map_or_else(|| "-".to_owned(), |delay| format!("{delay:+.2} s"));
@@ -113,6 +124,27 @@ impl Score {
     }
 }
 
+impl Score {
+    /// What falls short of the goals: no healthy job is declared, and the right ranks are named.
+    pub(crate) fn shortfalls(&self) -> Vec<String> {
+        let mut shortfalls = Vec::new();
+        if self.declared.wrong > 0 {
+            shortfalls.push(format!("{} healthy jobs were declared", self.declared.wrong));
+        }
+        if self.exact * 100 < self.hangs * GOAL {
+            let (exact, hangs) = (self.exact, self.hangs);
+            shortfalls.push(format!("exactly the right ranks in {exact} of {hangs} hangs, below {GOAL} %"));
+        }
+        shortfalls
+    }
+}
+
+/// A job of which all is right, in the table.
+const RIGHT: &str = "right";
+
+/// Of so many hangs in a hundred, exactly the ranks at fault must be named.
+const GOAL: u32 = 95;
+
 /// The head of the table.
 pub(crate) const HEAD: &str =
     "  # result kind                       of who    after  what was said  [manner]";
@@ -128,6 +160,8 @@ impl fmt::Display for Score {
         writeln!(f, "declared           {}", self.declared)?;
         writeln!(f, "right ranks named  {}; exactly those in {} of {}", self.ranks, self.exact, self.hangs)?;
         writeln!(f, "right reason       {}", self.reason)?;
+        writeln!(f, "all files          {} of {}", self.complete, self.hangs)?;
+        writeln!(f, "exactly {} of {} jobs right", self.right, self.cases)?;
         write!(
             f,
             "declared after the timeout by {:.2} s (median), {:.2} s (90 %), {:.2} s (most); within 2 s in {in_time} of {}",
@@ -141,7 +175,65 @@ impl fmt::Display for Score {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::observed::Hang;
+
+    /// A hang of two ranks that names these, with all its files.
+    fn hang(ranks: &[u32]) -> Hang {
+        Hang {
+            line: String::new(),
+            status: json!({ "ranks": ranks, "sentence": "rank 1 is in hang.py:40 search_for_sample" }),
+            after: 2.5,
+            files: all_files(2),
+        }
+    }
+
+    /// The score of one job, and its outcome in the table.
+    fn score_of(case: &Case, observed: &Observed) -> (Score, String) {
+        let mut score = Score::default();
+        let line = score.add(0, case, observed);
+        let outcome = line.split_whitespace().nth(1).unwrap().to_owned();
+        (score, outcome)
+    }
+
+    #[test]
+    fn a_job_is_right_when_nothing_is_missing() {
+        let case = Case::of("loop", 2, 1);
+        let mut incomplete = hang(&[1]);
+        assert!(incomplete.files.remove("py_stack.svg"));
+        let mut unexplained = hang(&[1]);
+        unexplained.status["sentence"] = "rank 1 has no process".into();
+        for (hang, expected, right) in [
+            (hang(&[1]), "right", 1),
+            (hang(&[0, 1]), "RANKS", 0),
+            (unexplained, "REASON", 0),
+            (incomplete, "FILES", 0),
+        ] {
+            let (score, outcome) = score_of(&case, &Observed::Declared(Box::new(hang)));
+            assert_eq!((outcome.as_str(), score.right), (expected, right));
+            assert!(score.to_string().contains(&format!("\nexactly {right} of 1 jobs right\n")), "{score}");
+        }
+        assert_eq!(score_of(&case, &Observed::Ended).1, "MISSED");
+        assert_eq!(score_of(&Case::of("healthy", 2, 1), &Observed::Ended).0.right, 1);
+    }
+
+    #[test]
+    fn a_corpus_falls_short_of_its_goals() {
+        let declared = |ranks: &[u32]| Observed::Declared(Box::new(hang(ranks)));
+        let (score, outcome) = score_of(&Case::of("healthy", 2, 1), &declared(&[1]));
+        assert_eq!(outcome, "FALSE");
+        assert_eq!(score.shortfalls(), ["1 healthy jobs were declared"]);
+        let case = Case::of("loop", 2, 1);
+        let mut score = Score::default();
+        for ranks in std::iter::repeat_n(&[1][..], 19).chain([&[0][..]]) {
+            let _line = score.add(0, &case, &declared(ranks));
+        }
+        assert_eq!(score.shortfalls(), [""; 0], "19 of 20");
+        let _line = score.add(0, &case, &Observed::Unnoticed);
+        assert_eq!(score.shortfalls(), ["exactly the right ranks in 19 of 21 hangs, below 95 %"]);
+    }
 
     #[test]
     fn a_measure_counts() {
