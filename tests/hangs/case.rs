@@ -103,6 +103,12 @@ pub(crate) const KINDS: &[Kind] = &[
     // Nothing is declared of a program that never shows progress, whatever the grace.
     // Its 40 steps take twice that.
     Kind { flags: &["--hang-grace=2"], ..healthy("silent", &["healthy", "--tells=none", "--pace=0.1"]) },
+    // New kinds are appended: the place of a kind is part of its seed.
+    Kind {
+        ranks: (2, 6),
+        all_tell: true,
+        ..hang("dead peer", &["dead-peer", "--by=ring"], &["no process", "wait"])
+    },
 ];
 
 const fn torch(name: &'static str, args: &'static [&'static str], says: &'static [&'static str]) -> Kind {

@@ -5,7 +5,7 @@ use std::io::{Write as _, stderr};
 use support::launcher;
 
 use crate::{
-    case::{Case, TORCH_KINDS},
+    case::{Case, Kind, TORCH_KINDS},
     observed::{Observed, all_files, observe},
     torch_python,
 };
@@ -82,6 +82,14 @@ fn a_rank_that_skips_a_sum() {
 #[test]
 fn a_rank_that_has_ended_well() {
     declared(&Case::of("early exit", 3, 1));
+}
+
+/// Its peers wait in `recv`, by sockets that a process of its own keeps open.
+#[test]
+fn a_ring_that_waits_for_a_dead_peer() {
+    let case = Case::of("dead peer", 4, 2);
+    let kind = Kind { says: &["rank 2 has no process", "0-1,3 wait in all_reduce"], ..case.kind };
+    declared(&Case { kind, ..case });
 }
 
 #[test]

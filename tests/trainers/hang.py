@@ -188,6 +188,15 @@ def early_exit(job):
 
 
 @kind
+def dead_peer(job):
+    """It ends well in a step, while its peers sum. A process of its own keeps its sockets open, so that none of them
+    notices."""
+    if os.fork() == 0:
+        threading.Event().wait()
+    os._exit(0)
+
+
+@kind
 def lost_message(job):
     """A part of every message is lost. No rank is at fault."""
     job.exchange.loses = True
