@@ -2,6 +2,7 @@
 
 mod gpu_share;
 mod gpus;
+mod hangs;
 mod job_master;
 mod options;
 mod output;
