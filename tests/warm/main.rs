@@ -4,6 +4,7 @@
 
 mod facts;
 mod growth;
+mod learned;
 mod programs;
 mod refused;
 

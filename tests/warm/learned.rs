@@ -1,0 +1,130 @@
+//! `--warm=restart` without a list of modules: the template imports what a worker had after its first optimizer step.
+
+use std::{collections::BTreeSet, fs, path::Path, process::Command};
+
+use serde_json::Value;
+use support::{launch::Launch, wait_for};
+
+use crate::{facts, module, ours};
+
+/// Stands in for torch, with the hooks of its optimizers.
+const TORCH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../agent/tests/progress/packages");
+
+/// Says which process imports it, and how that is scheduled.
+const OBSERVED: &str = r#"
+import os
+
+with open(os.path.join(os.environ["PROBE_OUT"], "imports"), "a") as file:
+    file.write("%d %d\n" % (os.getpid(), os.sched_getscheduler(0)))
+"#;
+
+/// Of the user, beside the script.
+const HELPER: &str = r#"
+import os
+
+def note(name, word):
+    with open(os.path.join(os.environ["PROBE_OUT"], name), "a") as file:
+        file.write("%d %s\n" % (os.getpid(), word))
+
+note("helpers", __name__)
+"#;
+
+/// Makes a step; rank 1 of attempt 0 is killed when the test says so.
+const SCRIPT: &str = r#"
+import sys
+before = sorted(sys.modules)
+import json, os, signal, time
+import observed, torch, helper, edited
+
+rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+out = os.environ["PROBE_OUT"]
+helper.note("mains", __name__)
+path = os.path.join(out, "worker.%s.%s" % (rank, attempt))
+with open(path + ".new", "w") as file:
+    json.dump({"pid": os.getpid(), "before": before, "scheduler": os.sched_getscheduler(0)}, file)
+os.rename(path + ".new", path)
+torch.optim.SGD().step()
+if attempt == "0":
+    while not os.path.exists(os.path.join(out, "go")):
+        time.sleep(0.005)
+    if rank == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    signal.pause()
+"#;
+
+fn launch() -> Option<Launch> {
+    let launch = Launch::new(ours()?);
+    let (job, lib) = (launch.dir().join("job"), launch.dir().join("lib"));
+    fs::create_dir_all(&job).expect("our own folder");
+    fs::write(job.join("train.py"), SCRIPT).expect("our own folder");
+    fs::write(job.join("helper.py"), HELPER).expect("our own folder");
+    // Found without the script's folder, which the template does not search, but below it.
+    module(&job, "edited", "");
+    module(launch.dir(), "observed", OBSERVED);
+    let launch = launch
+        .flags(["--standalone", "-v", "--nproc-per-node=2", "--max-restarts=1", "--warm=restart"])
+        .env("PYTHONPATH", format!("{}:{}:{TORCH}", lib.display(), job.join("lib").display()))
+        .script(job.join("train.py"))
+        .cwd(job);
+    Some(launch)
+}
+
+/// Whether a process of this user may leave SCHED_IDLE.
+fn can_leave_idle() -> bool {
+    let code = "import os\nfor policy in (os.SCHED_IDLE, os.SCHED_OTHER):\n    \
+                os.sched_setscheduler(0, policy, os.sched_param(0))";
+    Command::new("python3").args(["-c", code]).output().expect("python3").status.success()
+}
+
+/// The process ids at the begin of the lines, with what follows.
+fn lines(dir: &Path, name: &str) -> Vec<(u64, String)> {
+    let text = fs::read_to_string(dir.join(name)).expect("the script has written it");
+    let line = |line: &str| {
+        let (pid, word) = line.split_once(' ').expect("a number and a word");
+        (pid.parse().expect("a process id"), word.to_owned())
+    };
+    text.lines().map(line).collect()
+}
+
+fn has(facts: &Value, name: &str) -> bool {
+    facts["before"].as_array().expect("a list").iter().any(|module| module == name)
+}
+
+#[test]
+fn the_second_generation_is_forked_with_the_modules_of_the_first() {
+    let Some(launch) = launch() else { return };
+    let run = launch.start();
+    wait_for("the template is ready", || {
+        run.stderr().contains("the template of warm workers is ready").then_some(())
+    });
+    run.touch("go");
+    let run = run.finish().expect_code(0);
+    let [first, second] = [0, 1].map(|attempt| [0, 1].map(|rank| facts(&run, rank, attempt)));
+    for started in &first {
+        assert!(!has(started, "observed") && !has(started, "torch"), "{started:#}");
+    }
+    for forked in &second {
+        for name in ["observed", "torch", "torch.optim.sgd"] {
+            assert!(has(forked, name), "{name} is missing: {forked:#}\n{run:#?}");
+        }
+        for name in ["helper", "edited"] {
+            assert!(!has(forked, name), "{name} is of the user: {forked:#}");
+        }
+        // SCHED_OTHER, whatever the template is.
+        assert_eq!(forked["scheduler"], 0, "{forked:#}");
+    }
+    let pid = |facts: &Value| facts["pid"].as_u64().expect("a process id");
+    let workers: BTreeSet<u64> = first.iter().chain(&second).map(pid).collect();
+    assert_eq!(workers.len(), 4, "{workers:?}");
+    // The template runs neither the script nor what is beside it, and each worker does so once.
+    for name in ["mains", "helpers"] {
+        let lines = lines(run.dir(), name);
+        assert_eq!(lines.len(), 4, "{name}: {lines:?}");
+        assert_eq!(lines.into_iter().map(|(pid, _)| pid).collect::<BTreeSet<_>>(), workers, "{name}");
+    }
+    let imports = lines(run.dir(), "imports");
+    let of_template: Vec<_> = imports.iter().filter(|(pid, _)| !workers.contains(pid)).collect();
+    assert_eq!((imports.len(), of_template.len()), (3, 1), "{imports:?}");
+    let idle = if can_leave_idle() { "5" } else { "0" };
+    assert_eq!(of_template[0].1, idle, "the policy of the template while it imports");
+}
