@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs, path::Path, process::Command};
 use serde_json::Value;
 use support::{launch::Launch, wait_for};
 
-use crate::{facts, module, ours};
+use crate::{facts, module, ours, template};
 
 /// Stands in for torch, with the hooks of its optimizers.
 const TORCH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../agent/tests/progress/packages");
@@ -76,6 +76,13 @@ fn can_leave_idle() -> bool {
     Command::new("python3").args(["-c", code]).output().expect("python3").status.success()
 }
 
+/// The scheduling policy of a process: 0 is SCHED_OTHER, 5 is SCHED_IDLE.
+fn policy(pid: i32) -> String {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
+    let (_name, fields) = stat.rsplit_once(')').expect("its name is in brackets");
+    fields.split_ascii_whitespace().nth(38).expect("the policy is the 41st field").to_owned()
+}
+
 /// The process ids at the begin of the lines, with what follows.
 fn lines(dir: &Path, name: &str) -> Vec<(u64, String)> {
     let text = fs::read_to_string(dir.join(name)).expect("the script has written it");
@@ -97,6 +104,7 @@ fn the_second_generation_is_forked_with_the_modules_of_the_first() {
     wait_for("the template is ready", || {
         run.stderr().contains("the template of warm workers is ready").then_some(())
     });
+    let policy_when_ready = policy(template(&run).pid);
     run.touch("go");
     let run = run.finish().expect_code(0);
     let [first, second] = [0, 1].map(|attempt| [0, 1].map(|rank| facts(&run, rank, attempt)));
@@ -110,7 +118,7 @@ fn the_second_generation_is_forked_with_the_modules_of_the_first() {
         for name in ["helper", "edited"] {
             assert!(!has(forked, name), "{name} is of the user: {forked:#}");
         }
-        // SCHED_OTHER, whatever the template is.
+        // SCHED_OTHER, as any worker.
         assert_eq!(forked["scheduler"], 0, "{forked:#}");
     }
     let pid = |facts: &Value| facts["pid"].as_u64().expect("a process id");
@@ -127,4 +135,6 @@ fn the_second_generation_is_forked_with_the_modules_of_the_first() {
     assert_eq!((imports.len(), of_template.len()), (3, 1), "{imports:?}");
     let idle = if can_leave_idle() { "5" } else { "0" };
     assert_eq!(of_template[0].1, idle, "the policy of the template while it imports");
+    // SCHED_OTHER, so that the forks of a restart do not wait for a CPU that is idle.
+    assert_eq!(policy_when_ready, "0", "the policy of the template that is ready");
 }

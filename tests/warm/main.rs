@@ -12,7 +12,8 @@ use std::{fs, path::Path};
 
 use serde_json::Value;
 use support::{
-    launch::{Launch, Launcher, Outcome},
+    census::Process,
+    launch::{Launch, Launcher, Outcome, Running},
     launcher, trainer,
 };
 
@@ -45,4 +46,13 @@ fn is_forked(facts: &Value) -> bool {
 fn module(dir: &Path, name: &str, text: &str) {
     fs::create_dir_all(dir.join("lib")).expect("our own folder");
     fs::write(dir.join("lib").join(format!("{name}.py")), text).expect("our own folder");
+}
+
+/// The template of a run. Its supervisor is called a guard too, below the guard; the template is its child.
+fn template(run: &Running) -> Process {
+    let guard = |one: &Process| one.name == "dlrover-guard";
+    let all: Vec<Process> = run.processes().iter().filter_map(|one| Process::of(one.pid)).collect();
+    let guards: Vec<i32> = all.iter().filter(|one| guard(one)).map(|one| one.pid).collect();
+    let supervisor = all.iter().find(|one| guard(one) && guards.contains(&one.parent)).expect("a supervisor");
+    all.iter().find(|one| one.parent == supervisor.pid).expect("a template").clone()
 }

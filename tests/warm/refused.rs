@@ -4,12 +4,11 @@ use std::{fs, process::Command};
 
 use nix::sys::signal::Signal;
 use support::{
-    census::Process,
     launch::{Launch, Outcome},
     trainer, wait_for,
 };
 
-use crate::{facts, is_forked, launch, module, ours};
+use crate::{facts, is_forked, launch, module, ours, template};
 
 /// Runs one worker whose template imports the module `odd`, and returns the line about it.
 fn reason(text: &str, change: impl Fn(Launch) -> Launch) -> Option<String> {
@@ -167,13 +166,7 @@ fn a_template_that_is_killed() {
         launch(launcher, "start").script(trainer("probe.py")).steps(&["dump", "touch ready", "await go"]);
     let run = launch.start();
     run.await_file("ready");
-    let guard = |one: &Process| one.name == "dlrover-guard";
-    let all: Vec<Process> = run.processes().iter().filter_map(|one| Process::of(one.pid)).collect();
-    let guards: Vec<i32> = all.iter().filter(|one| guard(one)).map(|one| one.pid).collect();
-    // The supervisor is a guard too, below the guard; the template is its child.
-    let supervisor = all.iter().find(|one| guard(one) && guards.contains(&one.parent)).expect("a supervisor");
-    let template = all.iter().find(|one| one.parent == supervisor.pid).expect("a template");
-    template.signal(Signal::SIGKILL);
+    template(&run).signal(Signal::SIGKILL);
     wait_for("the launcher says so", || run.stderr().contains("the template has exited").then_some(()));
     run.touch("go");
     let _run = run.finish().expect_code(0);

@@ -82,7 +82,6 @@ control = _socket.socket(fileno=int(os.environ.pop("DLROVER_WARM_TEMPLATE")))
 control.setblocking(True)
 os.set_inheritable(control.fileno(), False)
 environment = dict(os.environ)
-is_idle = False
 
 
 def unpack_fds(ancillary):
@@ -171,9 +170,9 @@ def become_normal():
 
 
 def become_idle():
-    # Only where it can be undone, which needs RLIMIT_NICE or CAP_SYS_NICE: a worker must not stay idle.
-    global is_idle
-
+    # Only where it can be undone, which needs RLIMIT_NICE or CAP_SYS_NICE: a worker must not stay idle. A thread that is
+    # idle by itself is no way to import without them: `signal.signal` fails there, and what libraries keep by thread is
+    # lost with it. The result is whether it is idle.
     def can_return():
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         become_normal()
@@ -182,9 +181,10 @@ def become_idle():
     try:
         if os.sched_getscheduler(0) == os.SCHED_OTHER and fork_on_trial(can_return):
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-            is_idle = True
+            return True
     except OSError:
         pass
+    return False
 
 
 def forked_well():
@@ -305,8 +305,7 @@ def warm_up(names, is_learned, limit, idle):
     if problem is not None and not is_missing_sitecustomize(problem):
         raise Unfit("sitecustomize failed: " + text_of(problem))
     before = descriptors()
-    if idle:
-        become_idle()
+    is_idle = idle and become_idle()
     import_all(names, is_learned)
     if has_children():
         raise Unfit("an import started a process")
@@ -330,6 +329,9 @@ def warm_up(names, is_learned, limit, idle):
     gc.collect()
     # A collection in a worker leaves the pages of these objects alone, and so shared.
     gc.freeze()
+    # A restart does not wait for a CPU that is idle.
+    if is_idle:
+        become_normal()
 
 
 def is_missing_sitecustomize(error):
@@ -430,8 +432,6 @@ def become_worker(end, argv, wanted, raw, cpus, fds, released):
     death_signal = ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0)
     if death_signal != 0 or os.getppid() != guard:
         leave(1)
-    if is_idle:
-        become_normal()
     if cpus:
         os.sched_setaffinity(0, cpus)
     os.dup2(fds[1], 1)
