@@ -52,19 +52,31 @@ def of_children():
     return numbers
 
 
+def number_of_fds(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def parent_of(pid):
+    return int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+
+
+def has_variable(pid, start):
+    return any(entry.startswith(start) for entry in open(f"/proc/{pid}/environ", "rb").read().split(b"\0"))
+
+
 def template():
-    """The template: the only process with this variable whose parent is not the guard."""
-    for pid in filter(str.isdigit, os.listdir("/proc")):
+    """The descriptors and pages of the template: the only process with its variable whose parent, a guard, has it not."""
+    mine = f"LAUNCH_UNDER_TEST={os.environ['LAUNCH_UNDER_TEST']}".encode()
+    variable = b"DLROVER_WARM_TEMPLATE="
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         try:
-            environ = open(f"/proc/{pid}/environ", "rb").read().split(b"\0")
-            parent = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1]
-            mine = f"LAUNCH_UNDER_TEST={os.environ['LAUNCH_UNDER_TEST']}".encode() in environ
-            if mine and parent != str(os.getppid()) and any(b.startswith(b"DLROVER_WARM_TEMPLATE=") for b in environ):
-                pages = int(open(f"/proc/{pid}/statm").read().split()[1])
-                return len(os.listdir(f"/proc/{pid}/fd")), pages
+            parent = parent_of(pid)
+            is_one = has_variable(pid, mine) and has_variable(pid, variable) and not has_variable(parent, variable)
+            if is_one and parent != os.getppid():
+                return number_of_fds(pid), int(open(f"/proc/{pid}/statm").read().split()[1])
         except OSError:
             pass
-    return 0, 0
+    return None, None
 
 
 def facts():
@@ -102,6 +114,8 @@ def facts():
         "children": of_children() if args.children else None,
         "template_fds": template_fds,
         "template_pages": template_pages,
+        "guard_fds": number_of_fds(os.getppid()),
+        "launcher_fds": number_of_fds(parent_of(os.getppid())),
         "has_modules": [name for name in ("decimal", "sitecustomize") if name in sys.modules],
         "meta_path": [str(type(finder)) for finder in sys.meta_path],
     }

@@ -11,7 +11,16 @@ use crate::{facts, is_forked, launch, ours};
 fn comparable(facts: &Value) -> BTreeMap<String, Value> {
     let mut facts: BTreeMap<String, Value> = serde_json::from_value(facts.clone()).expect("an object");
     // Of each process its own, and what the import of a module is.
-    for name in ["pid", "ppid", "random", "has_modules", "template_fds", "template_pages"] {
+    for name in [
+        "pid",
+        "ppid",
+        "random",
+        "has_modules",
+        "template_fds",
+        "template_pages",
+        "guard_fds",
+        "launcher_fds",
+    ] {
         facts.remove(name);
     }
     let environ = facts.get_mut("environ").and_then(Value::as_object_mut).expect("an object");
