@@ -18,6 +18,7 @@ import traceback
 parser = argparse.ArgumentParser()
 parser.add_argument("--restarts", type=int, default=0)
 parser.add_argument("--touch", help="a file that is written in attempt 0")
+parser.add_argument("--replace", help="a file that another one, of this name with `.new`, replaces in attempt 0, on rank 0")
 parser.add_argument("--children", action="store_true", help="starts processes by multiprocessing")
 parser.add_argument("rest", nargs="*")
 args = parser.parse_args()
@@ -122,6 +123,8 @@ def facts():
 
 
 def main():
+    if args.replace and ATTEMPT == 0 and RANK == 0:
+        os.rename(args.replace + ".new", args.replace)
     path = os.path.join(OUT, f"worker.{RANK}.{ATTEMPT}")
     with open(path + ".new", "w") as file:
         json.dump(facts(), file)

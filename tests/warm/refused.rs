@@ -1,6 +1,6 @@
 //! When workers are not forked: they start without the template, and one line says why.
 
-use std::{fs, process::Command};
+use std::{fs, os::unix::fs::symlink, path::PathBuf, process::Command};
 
 use nix::sys::signal::Signal;
 use support::{
@@ -9,6 +9,13 @@ use support::{
 };
 
 use crate::{facts, is_forked, launch, module, ours, template};
+
+/// The file of `python3`, without the links and scripts that lead there.
+fn real_python() -> PathBuf {
+    let code = "import os; print(os.readlink('/proc/self/exe'))";
+    let found = Command::new("python3").args(["-c", code]).output().expect("python3");
+    String::from_utf8(found.stdout).expect("a path").trim().into()
+}
 
 /// Runs one worker whose template imports the module `odd`, and returns the line about it.
 fn reason(text: &str, change: impl Fn(Launch) -> Launch) -> Option<String> {
@@ -90,9 +97,7 @@ fn an_interpreter_that_ignores_the_prelude() {
 fn a_wrapper_that_changes_the_environment() {
     let run = |launch: Launch| {
         let python = launch.dir().join("python3");
-        let found = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
-        let real = String::from_utf8(found.expect("python3").stdout).expect("a path");
-        let text = format!("#!/bin/sh\nBOUND_TO=$LOCAL_RANK exec {} \"$@\"\n", real.trim());
+        let text = format!("#!/bin/sh\nBOUND_TO=$LOCAL_RANK exec {} \"$@\"\n", real_python().display());
         fs::write(&python, text).expect("our own folder");
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(&python, mode).expect("our own file");
@@ -142,6 +147,35 @@ fn a_module_that_has_changed() {
     };
     let Some(line) = refusal("", run) else { return };
     assert!(line.ends_with("/lib/odd.py has changed; a later restart may use a new template"), "{line}");
+}
+
+#[test]
+fn an_interpreter_that_has_changed() {
+    // As a virtual environment whose interpreter is another one after an upgrade.
+    let run = |is_link: bool| {
+        move |launch: Launch| {
+            let bin = launch.dir().join("venv/bin");
+            let real = real_python();
+            let home = real.parent().expect("a folder").display();
+            fs::create_dir_all(&bin).expect("our own folder");
+            fs::write(launch.dir().join("venv/pyvenv.cfg"), format!("home = {home}\n"))
+                .expect("our own folder");
+            let python = bin.join("python3");
+            if is_link {
+                symlink(&real, &python).expect("our own folder");
+            } else {
+                let _bytes = fs::copy(&real, &python).expect("our own folder");
+            }
+            let _bytes = fs::copy(&real, bin.join("python3.new")).expect("our own folder");
+            let args = ["--restarts=1".into(), "--replace".into(), python.clone().into_os_string()];
+            launch.env("PYTHON_EXEC", python).args(args)
+        }
+    };
+    for is_link in [true, false] {
+        let Some(line) = refusal("", run(is_link)) else { return };
+        let end = "/venv/bin/python3 has changed; a later restart may use a new template";
+        assert!(line.starts_with("the interpreter /") && line.ends_with(end), "link: {is_link}: {line}");
+    }
 }
 
 #[test]

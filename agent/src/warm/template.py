@@ -215,7 +215,24 @@ def memory():
 
 def stamp_of(path):
     found = os.stat(path)
-    return (found.st_mtime_ns, found.st_size, found.st_ino)
+    return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev)
+
+
+def is_same(path, stamp):
+    try:
+        return stamp_of(path) == stamp
+    except OSError:
+        return False
+
+
+def stamps_of_interpreter():
+    # The file that runs, and the names by which it was found: a virtual environment may have a link of another one next
+    # time. A script that starts the interpreter is a name too, and may choose another one without being changed.
+    stamps = {os.readlink("/proc/self/exe"): stamp_of("/proc/self/exe")}
+    for path in (sys.executable, own_argv[0]):
+        if path and "/" in path:
+            stamps[path] = stamp_of(path)
+    return stamps
 
 
 def is_installed(path):
@@ -301,9 +318,10 @@ def stamps_of_modules():
 
 
 def warm_up(names, is_learned, limit, idle):
-    global files, own_changes, heads, kept
+    global files, interpreter, own_changes, heads, kept
     if problem is not None and not is_missing_sitecustomize(problem):
         raise Unfit("sitecustomize failed: " + text_of(problem))
+    interpreter = stamps_of_interpreter()
     before = descriptors()
     is_idle = idle and become_idle()
     import_all(names, is_learned)
@@ -385,12 +403,11 @@ def check_files(generation):
     global checked
     if checked == generation:
         return
+    for path, stamp in interpreter.items():
+        if not is_same(path, stamp):
+            raise Unfit("the interpreter %s has changed" % path)
     for path, stamp in files.items():
-        try:
-            same = stamp_of(path) == stamp
-        except OSError:
-            same = False
-        if not same:
+        if not is_same(path, stamp):
             raise Unfit("%s has changed" % path)
     try:
         beside = os.listdir(script_folder) if script_folder else []
