@@ -4,6 +4,7 @@ Into PROBE_OUT, `worker.RANK.ATTEMPT`: facts, as JSON. The last rank fails with 
 """
 import argparse
 import ctypes
+import faulthandler
 import json
 import multiprocessing
 import os
@@ -100,6 +101,9 @@ def facts():
         "environ": environ,
         "getenv": (libc.getenv(b"RANK") or b"").decode(),
         "umask": os.umask(0o22),
+        "cpus": sorted(os.sched_getaffinity(0)),
+        "launcher_id": os.environ.get("DLROVER_LAUNCHER_ID"),
+        "faulthandler": faulthandler.is_enabled(),
         "cwd": os.getcwd(),
         "fds": sorted(os.listdir("/proc/self/fd"), key=int)[:-1],
         "threads": threading.active_count(),

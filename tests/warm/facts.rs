@@ -20,6 +20,7 @@ fn comparable(facts: &Value) -> BTreeMap<String, Value> {
         "template_pages",
         "guard_fds",
         "launcher_fds",
+        "launcher_id",
     ] {
         facts.remove(name);
     }
@@ -66,8 +67,22 @@ fn expect_same(runs: &[Outcome; 2], attempts: u32) {
 
 #[test]
 fn a_forked_worker_has_the_facts_of_a_started_one() {
-    let Some(runs) = both(|launch| launch.args(["a b", "--", "$local_rank"])) else { return };
+    let Some(runs) = both(|launch| {
+        let launch = launch.after("umask 027");
+        launch.env("PYTHONFAULTHANDLER", "1").args(["a b", "--", "$local_rank"])
+    }) else {
+        return;
+    };
     expect_same(&runs, 1);
+    let forked = facts(&runs[1], 0, 0);
+    assert_eq!((&forked["umask"], &forked["faulthandler"]), (&0o027.into(), &true.into()), "{forked:#}");
+    let [of_started, of_forked] = runs.each_ref().map(|run| {
+        let [first, second] = [0, 1].map(|rank| facts(run, rank, 0));
+        assert!(first["launcher_id"].as_str().is_some_and(|id| !id.is_empty()), "{first:#}");
+        assert_eq!(first["launcher_id"], second["launcher_id"], "all processes of a run have one");
+        first["launcher_id"].clone()
+    });
+    assert_ne!(of_started, of_forked, "each run has one of its own");
     for run in &runs {
         for rank in 0..2 {
             assert!(run.stdout.contains(&format!("rank {rank} on standard output")), "{run:#?}");
