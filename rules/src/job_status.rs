@@ -313,6 +313,8 @@ pub struct Totals {
     pub rounds: u64,
     /// Restarts of the workers after a failure of workers.
     pub worker_restarts: u64,
+    /// The same by the node rank on which workers failed, of all node ranks that ever had one.
+    pub restarts_by_node: Vec<NodeRestarts>,
     pub node_losses: u64,
     /// The time during which workers ran.
     pub training_seconds: f64,
@@ -324,6 +326,14 @@ pub struct Totals {
     pub rendezvous: Histogram,
     /// From a failure or loss to the next assignments.
     pub failure_to_running: Histogram,
+}
+
+/// The restarts after failures of workers of a node rank, whether the job still has that rank or not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRestarts {
+    /// `None`: of nodes that had no rank.
+    pub node_rank: Option<u32>,
+    pub restarts: u64,
 }
 
 /// The time during which no workers ran, by cause, in seconds.

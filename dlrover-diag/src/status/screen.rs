@@ -428,6 +428,7 @@ mod tests {
             totals: Totals {
                 rounds: 2,
                 worker_restarts: 1,
+                restarts_by_node: vec![NodeRestarts { node_rank: Some(1), restarts: 1 }],
                 node_losses: 0,
                 training_seconds: 3900.0,
                 lost_seconds: LostSeconds { pending: 90.0, rendezvous: 0.02, check: 8.0, restart: 2.0 },

@@ -248,6 +248,16 @@ fn by_node_rank(
     series.into_iter().map(|(rank, value)| (NodeLabel { node: rank.to_string() }, value))
 }
 
+/// A series for each node rank that the job has or that ever restarted: a counter neither falls nor goes away with its
+/// node.
+fn worker_restarts(status: &JobStatus) -> impl Iterator<Item = (NodeLabel, f64)> {
+    let present = status.nodes.iter().filter_map(|node| Some((Some(node.node_rank?), 0)));
+    let restarted = status.totals.restarts_by_node.iter().map(|it| (it.node_rank, it.restarts));
+    let series: BTreeMap<Option<u32>, u64> = present.chain(restarted).collect();
+    let label = |rank: Option<u32>| rank.map_or_else(|| "none".to_owned(), |rank| rank.to_string());
+    series.into_iter().map(move |(rank, restarts)| (NodeLabel { node: label(rank) }, float(restarts)))
+}
+
 /// The progress of ranks, and hangs.
 fn progress_metrics(families: &mut Families<'_, '_>, status: &JobStatus) -> fmt::Result {
     let ranks = || status.nodes.iter().flat_map(|node| &node.ranks);
@@ -356,7 +366,7 @@ impl Collector for Metrics {
         families.counter(
             "dlrover_worker_restarts",
             "Restarts of the job's workers, by the node rank on which workers failed",
-            by_node_rank(status, |node| Some(node.restarts)),
+            worker_restarts(status),
         )?;
         let totals = &status.totals;
         families.one_counter("dlrover_rounds", "Rounds whose workers were started", float(totals.rounds))?;
@@ -454,7 +464,7 @@ fn check_metrics(families: &mut Families<'_, '_>, check: &CheckStatus) -> fmt::R
 
 #[cfg(test)]
 mod tests {
-    use rules::job::Job;
+    use rules::{job::Job, job_status::NodeRestarts};
 
     use super::*;
 
@@ -485,6 +495,24 @@ mod tests {
             status.totals.training_seconds = trained;
             let text = encode(&status, None, Format::Text, &greatest).unwrap();
             let line = format!("dlrover_training_seconds_total {expected}");
+            assert!(text.lines().any(|it| it == line), "{line}:\n{text}");
+        }
+    }
+
+    /// Prometheus takes a sum that falls for a restart of the process.
+    #[test]
+    fn the_restarts_of_a_node_rank_that_is_gone_are_still_counted() {
+        let mut status = status();
+        status.totals.worker_restarts = 3;
+        status.totals.restarts_by_node = vec![
+            NodeRestarts { node_rank: Some(7), restarts: 2 },
+            NodeRestarts { node_rank: None, restarts: 1 },
+        ];
+        let text = encode(&status, None, Format::Text, &GreatestTrainingTime::default()).unwrap();
+        for line in [
+            "dlrover_worker_restarts_total{node=\"7\"} 2.0",
+            "dlrover_worker_restarts_total{node=\"none\"} 1.0",
+        ] {
             assert!(text.lines().any(|it| it == line), "{line}:\n{text}");
         }
     }

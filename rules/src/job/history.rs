@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::{Effect, Job, Log, Phase, Regroup};
 use crate::{
     ids::{NodeId, NodeRank, Round},
-    job_status::{Histogram, JobPhase},
+    job_status::{Histogram, JobPhase, NodeRestarts},
     node::NodeName,
     root_cause::RootCause,
     taint_report::TaintReport,
@@ -134,6 +134,19 @@ impl History {
 
     pub(super) fn restart_count(&self) -> u64 {
         self.restart_count
+    }
+
+    /// By the node rank on which workers failed. They add up to [`Self::restart_count`].
+    pub(super) fn restarts_by_node(&self) -> Vec<NodeRestarts> {
+        let entry = |(rank, restarts): (&NodeRank, &u32)| NodeRestarts {
+            node_rank: Some(rank.0),
+            restarts: u64::from(*restarts),
+        };
+        let mut all: Vec<NodeRestarts> = self.restarts.iter().map(entry).collect();
+        let of_ranks: u64 = all.iter().map(|it| it.restarts).sum();
+        let others = self.restart_count.saturating_sub(of_ranks);
+        all.extend((others > 0).then_some(NodeRestarts { node_rank: None, restarts: others }));
+        all
     }
 
     pub(super) fn loss_count(&self) -> u64 {

@@ -98,6 +98,7 @@ impl Job {
         Totals {
             rounds: history.round_count(),
             worker_restarts: history.restart_count(),
+            restarts_by_node: history.restarts_by_node(),
             node_losses: history.loss_count(),
             training_seconds: training,
             lost_seconds,

@@ -1,7 +1,7 @@
 //! What people see of the job: states, counts, and times that add up.
 
 use super::*;
-use crate::job_status::{JobPhase, JobStatus, NodeState};
+use crate::job_status::{JobPhase, JobStatus, NodeRestarts, NodeState};
 
 fn states(status: &JobStatus) -> Vec<(Option<u32>, &str, NodeState)> {
     status.nodes.iter().map(|node| (node.node_rank, node.host.as_str(), node.state)).collect()
@@ -93,6 +93,19 @@ fn a_lost_node_is_counted_and_named() {
     assert!(messages.iter().any(|it| it.starts_with("round 0 is over: ")), "{messages:#?}");
     let numbers: Vec<u64> = status.events.iter().map(|event| event.number).collect();
     assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>(), "without gaps");
+}
+
+#[test]
+fn a_node_rank_that_is_lost_keeps_its_restarts() {
+    let mut test = Test::running(policy(), terms(1, 2), &["a", "b"]);
+    let _ = test.workers_fail("b", 0, false);
+    let _ = test.rejoin("a", 0);
+    let _ = test.rejoin("b", 0);
+    let _ = test.hosted("a", 1);
+    let _ = test.lose("b");
+    let totals = test.job.status(test.now).totals;
+    let by_node = [NodeRestarts { node_rank: Some(1), restarts: 1 }];
+    assert_eq!((totals.worker_restarts, &totals.restarts_by_node[..]), (1, &by_node[..]));
 }
 
 #[test]
