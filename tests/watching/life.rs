@@ -15,7 +15,7 @@ use support::{
     programs,
 };
 
-use crate::{check, diag, diag_command, get, metric, status};
+use crate::{agreement::seen_alike, check, diag, diag_command, get, metric, status};
 
 fn states(status: &Value) -> Vec<&str> {
     status["nodes"]
@@ -32,7 +32,7 @@ fn a_job_is_seen_alike_by_status_page_and_metrics() {
     let state = tempfile::tempdir().unwrap();
     let state_dir = format!("--state-dir={}", state.path().display());
     let http = format!("--http={port}");
-    let flags = ["--reconnect-grace=0.5", &http, &state_dir];
+    let flags = ["--reconnect-grace=0.5", "--heartbeat-timeout=120", &http, &state_dir];
     let mut job = Cluster::with_master(programs!(), &flags);
     let page = format!("http://127.0.0.1:{port}/");
     assert!(job.await_master_log(&page).contains("page and metrics of the job: "));
@@ -47,20 +47,29 @@ fn a_job_is_seen_alike_by_status_page_and_metrics() {
         .spawn()
         .unwrap();
 
+    // Rank 3 fails once, in the round that it is in first.
+    let steps = ["dump", "3@1 await fail", "3@1 exit 3", "await go"];
     let node = |rank: u8| {
-        job.ranked(rank).flags(["--nnodes=3:4", "--network-check", "--rdzv-conf=last_call_timeout=1"])
+        let line = ["--nnodes=3:4", "--max-restarts=1", "--network-check", "--network-check-timeout=120"];
+        job.ranked(rank).flags(line).flags(["--rdzv-conf=last_call_timeout=1"]).steps(&steps).start()
     };
-    let first = [0, 1, 2].map(|rank| node(rank).start());
-    let first = Vec::from(first);
+    let is_in = |phase: &'static str, states_of: &'static [&'static str]| {
+        move |it: &Value| it["phase"] == phase && states(it) == states_of
+    };
+    let stopped = node(2);
+    let joined = seen_alike(&job, port, "joined", is_in("pending", &["waiting"]));
+    assert_eq!(joined["round"], Value::Null);
+    // A check waits for a node that does not answer.
+    stopped.signal(Signal::SIGSTOP);
+    let [first, second] = [node(0), node(1)];
+    let _checked = seen_alike(&job, port, "check", is_in("check", &["checking"; 3]));
+    stopped.signal(Signal::SIGCONT);
+    let nodes = [first, second, stopped];
     let _world = job.await_world(3, 0);
-    let now = status(port);
-    assert_eq!((now["phase"].as_str(), now["round"].as_u64()), (Some("running"), Some(0)), "{now:#}");
-    assert_eq!(states(&now), ["running"; 3]);
+    let now = seen_alike(&job, port, "running", is_in("running", &["running"; 3]));
+    assert_eq!(now["round"], 0, "{now:#}");
     assert_eq!(now["check"]["nodes"].as_array().unwrap().len(), 3);
     let metrics = get(port, "/metrics", "").1;
-    assert_eq!(metric(&metrics, "dlrover_nodes{state=\"running\"}"), 3.0);
-    assert_eq!(metric(&metrics, "dlrover_phase{phase=\"running\"}"), 1.0);
-    assert_eq!(metric(&metrics, "dlrover_round"), 0.0);
     let world_size = now["world_size"].as_f64().expect("it runs");
     assert_eq!(metric(&metrics, "dlrover_world_size"), world_size);
     let info = format!("dlrover_job_info{{job={}}}", now["job"]);
@@ -68,7 +77,6 @@ fn a_job_is_seen_alike_by_status_page_and_metrics() {
     assert!(!metrics.contains("\ndlrover_job_succeeded "), "it has not ended: {metrics}");
     let asked = diag(&["status", job.address(), "--json"]);
     let asked: Value = serde_json::from_slice(&asked.stdout).expect("JSON");
-    check(&asked);
     assert_eq!(
         (&asked["nodes"][1]["first_rank"], &asked["world_size"]),
         (&now["nodes"][1]["first_rank"], &now["world_size"])
@@ -77,33 +85,35 @@ fn a_job_is_seen_alike_by_status_page_and_metrics() {
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(shown.contains(": running, round 0 on 3 nodes, 3 workers\n"), "{shown}");
 
-    // Scale-out, a loss, and a replacement.
-    let fourth = node(3).start();
+    let fourth = node(3);
     let _world = job.await_world(4, 1);
-    let mut nodes = first;
-    kill_node(nodes.remove(1));
-    let _world = job.await_world(3, 2);
-    let now = status(port);
-    assert_eq!(now["totals"]["node_losses"], 1);
-    assert!(now["last_failure"]["node"].as_str().unwrap().starts_with("node rank 1 "), "{now:#}");
-    assert_eq!(metric(&get(port, "/metrics", "").1, "dlrover_node_losses_total"), 1.0);
-    let replacement = node(1).start();
-    let _world = job.await_world(4, 3);
+    let now = seen_alike(&job, port, "scale-out", is_in("running", &["running"; 4]));
+    assert_eq!((&now["round"], &now["totals"]["worker_restarts"]), (&1.into(), &0.into()), "{now:#}");
+
+    job.touch("fail");
+    let _world = job.await_world(4, 2);
+    let now = seen_alike(&job, port, "failure", is_in("running", &["running"; 4]));
+    assert_eq!((&now["round"], &now["totals"]["worker_restarts"]), (&2.into(), &1.into()), "{now:#}");
+
+    // The node rank that is gone keeps its restarts.
+    kill_node(fourth);
+    let _world = job.await_world(3, 3);
+    let now = seen_alike(&job, port, "loss", is_in("running", &["running"; 3]));
+    assert_eq!((&now["totals"]["node_losses"], &now["totals"]["worker_restarts"]), (&1.into(), &1.into()));
+    assert!(now["last_failure"]["node"].as_str().unwrap().starts_with("node rank 3 "), "{now:#}");
+    let replacement = node(3);
+    let _world = job.await_world(4, 4);
+    let before = seen_alike(&job, port, "replacement", is_in("running", &["running"; 4]));
 
     // The master dies and continues: nothing that it counted is lost.
-    let before = status(port);
     job.kill_master();
     job.restart_master(&flags);
-    job.wait("the nodes to be back", || {
-        let now = status(port);
-        (states(&now) == ["running"; 4]).then_some(now)
-    });
-    let now = status(port);
+    let now = seen_alike(&job, port, "the master is back", is_in("running", &["running"; 4]));
     assert_eq!((&now["round"], &now["totals"]["rounds"]), (&before["round"], &before["totals"]["rounds"]));
     assert_ne!(now["master"]["epoch"], before["master"]["epoch"]);
     // What the master had recorded; the time since the last event dies with it.
     let rounds = before["rounds"].as_array().unwrap();
-    let recorded: f64 = rounds[..3].iter().map(|round| round["ran_seconds"].as_f64().unwrap()).sum();
+    let recorded: f64 = rounds[..4].iter().map(|round| round["ran_seconds"].as_f64().unwrap()).sum();
     assert!(now["totals"]["training_seconds"].as_f64().unwrap() >= recorded - 1e-6, "{recorded}: {now:#}");
     // The follower has found the new master.
     let epoch = now["master"]["epoch"].as_str().unwrap();
@@ -117,12 +127,12 @@ fn a_job_is_seen_alike_by_status_page_and_metrics() {
         " joined\n",
         " round 0: workers start on 3 nodes\n",
         " was lost: ",
-        " round 3: workers start on 4 nodes\n",
+        " round 4: workers start on 4 nodes\n",
     ] {
         assert!(events.contains(words), "{words}: {events}");
     }
 
-    job.ends_well(nodes.into_iter().chain([fourth, replacement]));
+    job.ends_well(nodes.into_iter().chain([replacement]));
     let code = follower.wait().unwrap().code();
     let followed = fs::read_to_string(&followed).unwrap();
     let documents: Vec<Value> =

@@ -1,5 +1,6 @@
 //! What people and tools see of a job: `dlrover-diag status` and `events`, the page, the metrics, log lines, reports.
 
+mod agreement;
 mod browser;
 mod dry_run;
 mod life;
