@@ -225,10 +225,11 @@ fn facts(status: &JobStatus) -> Vec<String> {
     }
     let master = &status.master;
     facts.push(format!(
-        "job master {}, up {}, {}",
+        "job master {}, up {}, epoch {}, {}",
         master.version,
         // It is counted in whole seconds.
         if master.seconds == 0 { "less than 1 s".to_owned() } else { duration(master.seconds as f64) },
+        master.epoch,
         if master.has_state_dir { "with a state directory" } else { "without a state directory" }
     ));
     // Last: its lines follow.
@@ -348,7 +349,7 @@ fn shortened(text: &str, width: usize) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use rules::job_status::*;
 
     use super::*;
@@ -447,7 +448,7 @@ mod tests {
             master: MasterStatus {
                 version: "0.2.0".into(),
                 seconds: 4001,
-                epoch: "ab".into(),
+                epoch: "75f5c7da1a2843ea".into(),
                 has_state_dir: false,
             },
         }
