@@ -1,5 +1,6 @@
 //! `dlrover-diag status` and `dlrover-diag events`: what a running job is doing.
 
+mod events;
 mod local;
 mod progress;
 mod screen;
@@ -13,11 +14,11 @@ use std::{
 
 use chrono::{Local, SecondsFormat, TimeDelta};
 use clap::value_parser;
-use rules::job_status::{JobEvent, JobStatus};
-use serde_json::json;
+use rules::job_status::JobStatus;
 use tokio::{runtime, time::sleep};
 
 use self::{
+    events::{NewEvents, Printed},
     screen::{Style, for_people, for_screen, headline},
     source::{Source, SourceError, Statuses},
 };
@@ -113,7 +114,14 @@ pub(super) fn main(arguments: &Arguments, env: Environment<'_>) -> ExitCode {
         }
         (true, is_json) => {
             let is_screen = !is_json && io::stdout().is_terminal();
-            let mut shown = Shown { is_json, is_screen, is_colourful, last: None, drawn: None };
+            let mut shown = Shown {
+                is_json,
+                is_screen,
+                is_colourful,
+                last: None,
+                events: NewEvents::default(),
+                drawn: None,
+            };
             follow(source, (timeout, away), &mut shown).await
         }
     })
@@ -122,7 +130,7 @@ pub(super) fn main(arguments: &Arguments, env: Environment<'_>) -> ExitCode {
 pub(super) fn events(arguments: &EventArguments, env: Environment<'_>) -> ExitCode {
     let away = Duration::from_secs(arguments.at.reconnect_timeout);
     with_source(&arguments.at, env, async |source, timeout| {
-        let mut printed = Printed { is_json: arguments.json, last: (String::new(), 0) };
+        let mut printed = Printed::new(arguments.json);
         if arguments.no_follow {
             let status = source.once(timeout).await?;
             return Ok(match printed.show(&status) {
@@ -280,6 +288,7 @@ struct Shown {
     is_colourful: bool,
     /// The last line, which is not repeated.
     last: Option<String>,
+    events: NewEvents,
     /// What is on the screen, and since when.
     drawn: Option<(JobStatus, Instant)>,
 }
@@ -293,6 +302,12 @@ impl Show for Shown {
             let style = Style::of_terminal(self.is_colourful);
             self.drawn = Some((status.clone(), Instant::now()));
             return redraw(&for_screen(status, &style));
+        }
+        let is_first = self.last.is_none();
+        let (missed, events) = self.events.of(status);
+        // What was before is not a change.
+        if !is_first {
+            events::lines(missed, events)?;
         }
         let text = headline(status);
         if self.last.as_ref() != Some(&text) {
@@ -340,6 +355,10 @@ fn later(status: &JobStatus, by: Duration) -> JobStatus {
     status.events.iter_mut().for_each(|event| event.seconds_ago += seconds);
     status.last_failure.iter_mut().for_each(|failure| failure.seconds_ago += seconds);
     status.check.iter_mut().for_each(|check| check.seconds_ago += seconds);
+    if let Some(hang) = &mut status.hang {
+        hang.seconds_ago += seconds;
+        hang.idle_seconds += if hang.is_over { 0.0 } else { seconds };
+    }
     status
 }
 
@@ -354,44 +373,6 @@ fn redraw(text: &str) -> io::Result<()> {
     let mut out = io::stdout();
     out.write_all(screen.as_bytes())?;
     out.flush()
-}
-
-/// `events`.
-struct Printed {
-    is_json: bool,
-    /// The master's epoch, and the number of the last event that was printed.
-    last: (String, u64),
-}
-
-impl Show for Printed {
-    fn show(&mut self, status: &JobStatus) -> io::Result<()> {
-        // A master without state counts from 1 again.
-        let newest = status.events.last().map_or(0, |event| event.number);
-        if newest < self.last.1 && status.master.epoch != self.last.0 {
-            self.last.1 = 0;
-        }
-        self.last.0.clone_from(&status.master.epoch);
-        for event in status.events.iter().filter(|event| event.number > self.last.1) {
-            line(&self.text(event))?;
-        }
-        self.last.1 = self.last.1.max(newest);
-        Ok(())
-    }
-
-    fn lost(&mut self, why: &str) -> io::Result<()> {
-        log_line(format_args!("no contact with the job master: {why}; reconnecting"));
-        Ok(())
-    }
-}
-
-impl Printed {
-    fn text(&self, event: &JobEvent) -> String {
-        let time = at(event.seconds_ago);
-        match self.is_json {
-            true => json!({ "number": event.number, "time": time, "message": event.message }).to_string(),
-            false => format!("{time} {}", event.message),
-        }
-    }
 }
 
 /// The time so many seconds ago, by the clock of this host.

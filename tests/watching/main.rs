@@ -3,6 +3,7 @@
 mod agreement;
 mod browser;
 mod dry_run;
+mod follow;
 mod life;
 mod local;
 mod log;

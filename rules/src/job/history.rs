@@ -11,7 +11,7 @@ use std::{
 use checkpoint::job::Note;
 use serde::{Deserialize, Serialize};
 
-use super::{Effect, Job, Log, Phase, Regroup};
+use super::{Effect, Gone, Job, Log, Phase, Regroup};
 use crate::{
     ids::{NodeId, NodeRank, Round},
     job_status::{Histogram, JobPhase, NodeRestarts},
@@ -191,6 +191,11 @@ impl History {
     pub(super) fn joined(&mut self, now: Moment, node: &NodeName) {
         self.began.get_or_insert(now);
         self.event(now, format!("{node} joined"));
+    }
+
+    /// A node without a part in the round is gone: it costs nothing, so nothing else is recorded of it.
+    pub(super) fn left(&mut self, now: Moment, node: &NodeName, gone: &Gone) {
+        self.event(now, format!("{node} {gone}"));
     }
 
     fn event(&mut self, now: Moment, message: String) {

@@ -252,6 +252,9 @@ impl Job {
         // A node that never acknowledged an assignment costs no rank one of its replacements: its claims are not
         // proven.
         let is_charged = had_taken_assignment && !matches!(how, Departure::Announced);
+        if !had_part {
+            self.history.left(now, &name, gone);
+        }
         if had_part && let Some(failure) = self.charge(&name, gone, is_charged, &mut effects) {
             if ends_round {
                 effects.extend(self.unsaved_memory_gone(now, node));

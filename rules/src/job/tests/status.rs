@@ -146,6 +146,11 @@ fn a_node_that_the_job_has_no_room_for_is_a_spare() {
     );
     let _ = test.send(Event::LinkBroken { node: id("a") });
     assert_eq!(states(&test.job.status(test.now))[0].2, NodeState::Disconnected);
+    let _ = test.lose("b");
+    let status = test.job.status(test.now);
+    let last = &status.events.last().unwrap().message;
+    assert!(last.contains("(host-b, 10.0.0.2) was lost: "), "{last}");
+    assert_eq!(status.totals.node_losses, 0, "it had no part in the round");
 }
 
 #[test]
