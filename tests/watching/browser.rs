@@ -5,6 +5,7 @@
 use std::{
     env,
     fs::{self, OpenOptions},
+    io::{Write as _, stderr},
     path::Path,
     process::Command,
 };
@@ -27,20 +28,20 @@ impl Browser {
             |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|it| it.status.success());
         let found = BROWSERS.into_iter().find(is_there).map(Self);
         if found.is_none() {
-            eprintln!("SKIPPED: there is no chromium on PATH (apt-get install chromium)");
+            let _ = writeln!(stderr(), "skipped: there is no chromium on PATH (apt-get install chromium)");
         }
         found
     }
 
     fn run(&self, args: &[&str]) -> String {
-        let profile = tempfile::tempdir().unwrap();
+        let profile = tempfile::tempdir().expect("a folder for the browser");
         let output = Command::new("timeout")
             .args(["60", self.0])
             .args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--timeout=8000"])
             .arg(format!("--user-data-dir={}", profile.path().display()))
             .args(args)
             .output()
-            .unwrap();
+            .expect("timeout runs the browser");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
