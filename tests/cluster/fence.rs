@@ -126,7 +126,7 @@ fn a_majority_that_loses_the_master_continues_and_the_rest_wait() {
     }
     // The remaining node could continue alone, and must not.
     let output = job.cluster.await_output(&job.nodes[0], ", which may still run workers. ");
-    assert!(output.contains("waiting for node rank"), "{output}");
+    assert!(output.contains(" s of 600 s for node rank"), "{output}");
     assert!(world[1..].iter().all(|worker| alive(worker.pid)), "{}", job.cluster.all_output());
     job.heal(&ways);
     let _all = job.world(3, 1, &world);
