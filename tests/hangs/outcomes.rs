@@ -119,37 +119,29 @@ fn a_long_first_step_is_no_hang() {
 }
 
 /// Hangs of DDP over gloo, and not a line of ours.
+const TORCH_HANGS: [&str; 4] =
+    ["torch: loader", "torch: skipped backward", "torch: stopped", "torch: skipped collective"];
+
+/// Each of them, with the rank at fault.
 #[track_caller]
-fn declared_with_torch(ranks: u32, cases: &[(&str, u32)]) {
+fn declared_with_torch(ranks: u32, at_fault: [u32; 4]) {
     let Some(python) = torch_python() else {
         // Past cargo's capture; a closed stderr fails nothing.
         let _written = writeln!(stderr(), "skipped: TORCH_PYTHON is not set");
         return;
     };
-    for (name, who) in cases {
+    for (name, who) in TORCH_HANGS.iter().zip(at_fault) {
         let kind = TORCH_KINDS.iter().find(|kind| kind.name == *name).expect("a kind");
-        declared(&Case::of_torch(*kind, ranks, *who, python.clone()));
+        declared(&Case::of_torch(*kind, ranks, who, python.clone()));
     }
 }
 
 #[test]
 fn torch_of_two_ranks_without_a_change_of_the_script() {
-    let cases = [
-        ("torch: loader", 1),
-        ("torch: skipped backward", 0),
-        ("torch: stopped", 1),
-        ("torch: skipped collective", 0),
-    ];
-    declared_with_torch(2, &cases);
+    declared_with_torch(2, [1, 0, 1, 0]);
 }
 
 #[test]
 fn torch_of_four_ranks_without_a_change_of_the_script() {
-    let cases = [
-        ("torch: loader", 2),
-        ("torch: skipped backward", 3),
-        ("torch: stopped", 0),
-        ("torch: skipped collective", 1),
-    ];
-    declared_with_torch(4, &cases);
+    declared_with_torch(4, [2, 3, 0, 1]);
 }

@@ -13,7 +13,6 @@ use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
 };
-
 use rules::LocalRank;
 
 use super::{
