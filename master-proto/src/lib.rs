@@ -9,9 +9,9 @@ pub mod convert;
 pub mod question;
 pub mod trust;
 
-/// Generated messages, client and server.
+/// Generated messages, client and server. `tests/generated.rs` holds them against the `.proto` file and renews them.
 pub mod pb {
-    tonic::include_proto!("dlrover.master.v1");
+    include!("generated/dlrover.master.v1.rs");
 }
 
 /// The version of this build. An agent and a master of different versions refuse each other.
