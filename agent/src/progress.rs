@@ -38,6 +38,9 @@ pub(crate) use self::{
     python_path::{with_entry, without_entry},
 };
 
+/// Names the file in which the prelude counts steps. A worker without the prelude has no such variable.
+pub(crate) const COUNTER: &str = "DLROVER_PROGRESS_COUNTER";
+
 /// The progress of the workers of one node.
 #[derive(Debug)]
 pub struct ProgressFiles {
@@ -98,7 +101,7 @@ impl ProgressFiles {
         };
         let mut environment = vec![("DLROVER_PROGRESS_FILE", path_of(&rank.text).into())];
         if auto {
-            environment.push(("DLROVER_PROGRESS_COUNTER", path_of(&rank.counter).into()));
+            environment.push((COUNTER, path_of(&rank.counter).into()));
             let inherited = inherited_pythonpath.map(OsStr::as_bytes);
             let path = with_entry(self.prelude_entry().as_bytes(), inherited);
             environment.push(("PYTHONPATH", OsString::from_vec(path)));

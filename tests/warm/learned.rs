@@ -55,10 +55,10 @@ if attempt == "0":
 fn launch() -> Option<Launch> {
     let launch = Launch::new(ours()?);
     let (job, lib) = (launch.dir().join("job"), launch.dir().join("lib"));
-    fs::create_dir_all(&job).expect("our own folder");
-    fs::write(job.join("train.py"), SCRIPT).expect("our own folder");
-    fs::write(job.join("helper.py"), HELPER).expect("our own folder");
-    // Found without the script's folder, which the template does not search, but below it.
+    fs::create_dir_all(&job).expect("our own directory");
+    fs::write(job.join("train.py"), SCRIPT).expect("our own directory");
+    fs::write(job.join("helper.py"), HELPER).expect("our own directory");
+    // Found without the script's directory, which the template does not search, but below it.
     module(&job, "edited", "");
     module(launch.dir(), "observed", OBSERVED);
     let launch = launch
@@ -137,4 +137,18 @@ fn the_second_generation_is_forked_with_the_modules_of_the_first() {
     assert_eq!(of_template[0].1, idle, "the policy of the template while it imports");
     // SCHED_OTHER, so that the forks of a restart do not wait for a CPU that is idle.
     assert_eq!(policy_when_ready, "0", "the policy of the template that is ready");
+}
+
+/// Only the prelude takes the variable out of the environment.
+#[test]
+fn a_worker_without_the_prelude_is_not_asked_for_its_modules() {
+    let Some(launcher) = ours() else { return };
+    let run = Launch::new(launcher)
+        .flags(["--standalone", "--warm=restart", "--progress=declared"])
+        .steps(&["dump"])
+        .finish()
+        .expect_code(0);
+    let worker = run.dump(0, 0);
+    assert!(worker.env.contains_key("DLROVER_PROGRESS_FILE"), "{:?}", worker.env);
+    assert!(!worker.env.contains_key("DLROVER_WARM_LIST"), "{:?}", worker.env);
 }

@@ -21,6 +21,7 @@ use crate::{
     guard::frame::ToGuard,
     master_link::{MasterAt, ToMaster},
     prober::{Command, Prober},
+    progress::COUNTER,
     questions, workers,
 };
 
@@ -206,7 +207,9 @@ impl Agent {
         let python_path = self.config.env.inherited.iter().find(|(name, _)| name == "PYTHONPATH");
         let python_path = python_path.map(|(_, value)| value.as_os_str());
         let mut progress = self.progress.prepare(self.config.local_world_size, python_path);
-        if let Some(first) = progress.first_mut() {
+        // Only the prelude that counts steps reads it, and takes it out of the environment.
+        let counts = |variables: &&mut Vec<_>| variables.iter().any(|(name, _)| *name == COUNTER);
+        if let Some(first) = progress.first_mut().filter(counts) {
             first.extend(self.warm.variable());
         }
         let (config, settings) = (Arc::clone(&self.config), Arc::clone(&self.settings));
