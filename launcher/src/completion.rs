@@ -15,7 +15,7 @@ use crate::{
     options::{Kind, OPTIONS},
 };
 
-/// The shells of dlrover-master and dlrover-diag. Those of dlrover-run are torchrun's.
+/// The shells of dlrover-master and dlrover-diag. dlrover-run knows torchrun's tcsh too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Shell {
     Bash,
@@ -50,12 +50,13 @@ pub fn answer(shell: Shell, command: Command) -> ExitCode {
     }
 }
 
-/// The script of dlrover-run for bash, zsh or tcsh.
+/// The script of dlrover-run for bash, zsh, fish or tcsh.
 #[must_use]
 pub(crate) fn script(shell: &str) -> String {
     match shell {
         "bash" => script_of(Shell::Bash, help::command()),
         "zsh" => script_of(Shell::Zsh, help::command()),
+        "fish" => script_of(Shell::Fish, help::command()),
         _ => tcsh(),
     }
 }
@@ -86,7 +87,7 @@ fn tcsh() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    const SHELLS: [&str; 3] = ["bash", "zsh", "tcsh"];
+    const SHELLS: [&str; 4] = ["bash", "zsh", "fish", "tcsh"];
 
     #[test]
     fn every_shell_learns_every_option() {

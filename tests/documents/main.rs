@@ -50,12 +50,13 @@ const ARGUMENTS_OF_ITS_MASTER: [&str; 13] = [
 ];
 
 /// The variables of its `NodeEnv`, and what else its agent, its checks and its logs read.
-const VARIABLES_OF_DLROVER: [&str; 31] = [
+const VARIABLES_OF_DLROVER: [&str; 33] = [
     "DLROVER_MASTER_ADDR",
     "DLROVER_MASTER_SERVICE_TYPE",
     "DLROVER_LOG_LEVEL",
     "DLROVER_METRIC_URL",
     "DLROVER_METRIC_TOKEN",
+    "DLROVER_JOB_NAME",
     "ELASTIC_JOB_NAME",
     "FAILURE_NODE_ERRORS",
     "GRPC_ENABLE_FORK_SUPPORT",
@@ -82,6 +83,7 @@ const VARIABLES_OF_DLROVER: [&str; 31] = [
     "WORKER_ID",
     "WORKER_NUM",
     "WORKER_RANK",
+    "XPU_TIMER_PORT",
 ];
 
 /// The options of torchrun 2.15 (`run.py`), without the `_` spellings.
@@ -146,7 +148,7 @@ fn expect_all(rows: &[Row], expected: &[&str]) {
 fn run_with(row: &Row) -> Outcome {
     let launch = launch().without_script();
     let script = launch.dir().join("worker.py");
-    fs::write(&script, "#!/usr/bin/env python3\n").expect("our own folder");
+    fs::write(&script, "#!/usr/bin/env python3\n").expect("our own directory");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("our own file");
     // Alone, no option can need a port or another node; a refusal is of the value itself.
     let launch = if row.verdict == "refused" { launch } else { launch.flags(["--standalone"]) };
@@ -230,7 +232,7 @@ fn every_argument_of_dlrovers_master_is_told_and_is_so() {
 /// Every Rust source of the programs, without tests.
 fn sources() -> String {
     fn read(dir: &Path, text: &mut String) {
-        for entry in fs::read_dir(dir).expect("a folder of the repository").flatten() {
+        for entry in fs::read_dir(dir).expect("a directory of the repository").flatten() {
             let (path, name) = (entry.path(), entry.file_name());
             if path.is_dir() && name != "tests" {
                 read(&path, text);
@@ -314,9 +316,9 @@ fn every_difference_is_explained() {
     }
 }
 
-/// The files of `examples/` below these folders.
+/// The files of `examples/` below these directories.
 fn examples(dir: &Path, found: &mut BTreeSet<String>) {
-    for entry in fs::read_dir(dir).expect("a folder of the repository").flatten() {
+    for entry in fs::read_dir(dir).expect("a directory of the repository").flatten() {
         let path = entry.path();
         if path.is_dir() {
             examples(&path, found);

@@ -157,7 +157,8 @@ fn help_and_completion_win_over_all_that_follows_but_not_over_an_earlier_mistake
     );
     assert_eq!(shape("--print-completion zsh"), "completion zsh");
     assert!(
-        shape("--print-completion fish").contains("invalid choice: 'fish' (choose from bash, zsh, tcsh)")
+        shape("--print-completion elvish")
+            .contains("invalid choice: 'elvish' (choose from bash, zsh, fish, tcsh)")
     );
     assert_eq!(shape("-mh"), "help");
 }

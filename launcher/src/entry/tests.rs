@@ -56,7 +56,7 @@ fn a_line_that_cannot_be_parsed_is_refused_as_by_argparse() {
         (&[], "--monitor-interval=fast x.py"),
         (&[], "--start-method=thread x.py"),
         (&[], "--numa-binding=all x.py"),
-        (&[], "--print-completion=fish"),
+        (&[], "--print-completion=elvish"),
         (&[], "--box-pairs train.py"),
         (&[], "--box-pairs=0:1 --standalone 2:4 train.py"),
         (&[("PET_MAX_RESTARTS", "many")], "x.py"),

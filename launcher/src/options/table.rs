@@ -26,7 +26,7 @@ pub const SWITCHBOX_PATHS: &[&str] = &["auto", "any", "metaxlink", "nvlink"];
 const ACCELERATORS: &[&str] = &["nvidia.com/gpu", "metax-tech.com/gpu", "mthreads.com/gpu", "ascend-npu"];
 
 /// The shells of `--print-completion`.
-const SHELLS: &[&str] = &["bash", "zsh", "tcsh"];
+const SHELLS: &[&str] = &["bash", "zsh", "fish", "tcsh"];
 
 // Sections and rows are in the order of `--help`.
 super::options! {
@@ -300,7 +300,7 @@ super::options! {
             "Print what a run would do (what serves the job master, checks, accelerators, each worker's command and \
              environment), start nothing, and exit with 0";
         PrintCompletion = option("print-completion", "SHELL", Completion(SHELLS)).of_torchrun(),
-            "Print a completion script for bash, zsh or tcsh";
+            "Print a completion script for bash, zsh, fish or tcsh";
         Help = prints("help", Help).short('h').of_torchrun(),
             "Print this help";
         Version = prints("version", Version).short('V'),
