@@ -38,7 +38,7 @@ def save(storage):
 
 
 def by_torch(name, **options):
-    # As its guide has it: a new folder for each step.
+    # As its guide has it: a new directory for each step.
     path = os.path.join(theirs, "%s-%d" % (name, step))
     whole, seconds = timed(lambda: write_by_torch(path, options))
     figures.add(name, seconds)

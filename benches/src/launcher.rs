@@ -54,7 +54,7 @@ pub enum Side {
     Torchrun,
 }
 
-/// Finds a program in the folder of this one.
+/// Finds a program in the directory of this one.
 ///
 /// # Errors
 /// It is not there, and is built with the given package.
@@ -79,7 +79,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Finds `dlrover-run` and `stamp` in the folder of this program, and the torchrun that `TORCHRUN` names.
+    /// Finds `dlrover-run` and `stamp` in the directory of this program, and the torchrun that `TORCHRUN` names.
     ///
     /// # Errors
     /// One is missing.

@@ -80,7 +80,7 @@ impl Setup {
         )
     }
 
-    /// A folder of the bench that is empty.
+    /// A directory of the bench that is empty.
     fn folder(&self, name: &str) -> Outcome<PathBuf> {
         let path = self.bench.folder.path().join(name);
         if path.exists() {

@@ -43,7 +43,7 @@ pub struct Amount {
     pub ranks: Vec<usize>,
     /// What they train on: `cpu`, or `cuda`, one device for all ranks.
     pub device: String,
-    /// The folder of this project's Python package, to keep checkpoints in memory; else they are files of torch.
+    /// The directory of this project's Python package, to keep checkpoints in memory; else they are files of torch.
     pub flash: Option<PathBuf>,
 }
 
@@ -229,7 +229,8 @@ fn ms(from_ns: u64, to_ns: u64) -> f64 {
 /// Parses arguments: `--rounds N`, `--kills N`, `--ranks N,...`, `--device cpu|cuda` and `--flash DIR`.
 ///
 /// # Errors
-/// An argument is none of these, a number is 0 or none, the device is another one, or the folder has no Python package.
+/// An argument is none of these, a number is 0 or none, the device is another one, or the directory has no Python
+/// package.
 pub fn amount(mut args: impl Iterator<Item = String>) -> Outcome<Amount> {
     let mut amount = Amount { rounds: 5, kills: 2, ranks: vec![2, 8], device: "cpu".to_owned(), flash: None };
     while let Some(arg) = args.next() {
@@ -245,7 +246,7 @@ pub fn amount(mut args: impl Iterator<Item = String>) -> Outcome<Amount> {
             let package = PathBuf::from(&value);
             if !package.join("dlrover_run").is_dir() {
                 return Err(format!(
-                    "--flash: `{value}` has no folder dlrover_run; give packaging/wheel/python"
+                    "--flash: `{value}` has no directory dlrover_run; give packaging/wheel/python"
                 )
                 .into());
             }

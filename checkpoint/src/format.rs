@@ -1,4 +1,4 @@
-//! Files of checkpoints, from the bytes of a slot: `.pt`, folders of `torch.distributed.checkpoint`,
+//! Files of checkpoints, from the bytes of a slot: `.pt`, directories of `torch.distributed.checkpoint`,
 //! safetensors.
 //!
 //! Stock torch reads them, without anything of ours. Nothing here copies a tensor: a file is a
@@ -8,7 +8,7 @@
 //!
 //! - [`meta`]: the JSON that a client puts into the slot, and its parser.
 //! - [`pickle`]: how the client pickles what is no tensor and no plain value.
-//! - [`dcp`], [`safetensors`]: what the tree must look like for a folder.
+//! - [`dcp`], [`safetensors`]: what the tree must look like for a directory.
 //! - [`pt`]: any tree.
 
 pub mod chunks;
@@ -42,9 +42,9 @@ pub struct Source<'a> {
 /// A file of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedFile {
-    /// Its name in the folder of the step, or nothing when the path is the client's.
+    /// Its name in the directory of the step, or nothing when the path is the client's.
     pub name: Option<String>,
-    /// Whether a reader takes the folder for a whole checkpoint when it finds this file, so that it may
+    /// Whether a reader takes the directory for a whole checkpoint when it finds this file, so that it may
     /// appear only when the files of all shards are there: `.metadata`.
     pub is_commit: bool,
     pub plan: Plan,
@@ -64,9 +64,9 @@ pub enum FormatError {
     Leaf { offset: u64, len: u64, error: pickle::LeafError },
     #[error("the tree does not fit the format; expected {expected}")]
     Root { expected: &'static str },
-    #[error("the tensor `{name}` is not contiguous; a folder has contiguous tensors only")]
+    #[error("the tensor `{name}` is not contiguous; a directory has contiguous tensors only")]
     NotContiguous { name: String },
-    #[error("`{name}` contains tensors; in a folder, each tensor must be an item of its own")]
+    #[error("`{name}` contains tensors; in a directory, each tensor must be an item of its own")]
     TensorInValue { name: String },
     #[error("`{name}` is not a tensor; a safetensors file has tensors only")]
     NotATensor { name: String },
@@ -84,7 +84,7 @@ pub enum FormatError {
     TooLong,
 }
 
-/// Bytes of a file at most. A tensor that is in a folder twice is written twice, so that the length of the
+/// Bytes of a file at most. A tensor that is in a directory twice is written twice, so that the length of the
 /// slot is no bound.
 const MAX_FILE_BYTES: u64 = 1 << 62;
 

@@ -31,7 +31,7 @@ use crate::{
 };
 use folder::{JobFolder, Save};
 
-/// Checkpoint folders of a job at most.
+/// Checkpoint directories of a job at most.
 const MAX_DIRS: usize = 256;
 
 /// Shards that a node may hold.
@@ -238,13 +238,13 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         orders.into_iter().map(|order| Effect::Send { node: node.clone(), order }).collect()
     }
 
-    /// The newest step of a folder that counts, as far as the job knows.
+    /// The newest step of a directory that counts, as far as the job knows.
     #[must_use]
     pub fn committed(&self, dir: &Dir) -> Option<u64> {
         self.dirs.get(dir).and_then(|folder| folder.committed)
     }
 
-    /// Steps that are on their way to disk: folder, step, shards that are there, shards in all.
+    /// Steps that are on their way to disk: directory, step, shards that are there, shards in all.
     pub fn under_way(&self) -> impl Iterator<Item = (&Dir, u64, u32, u32)> {
         self.all_saves().map(|(dir, step, save)| {
             (dir, step, u32::try_from(save.files.len()).unwrap_or(u32::MAX), save.n_shards)
@@ -261,7 +261,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         self.dirs.values_mut().for_each(|folder| folder.holders.remove(node));
     }
 
-    /// Whether one more folder can be known. One without shards and saves is forgotten first.
+    /// Whether one more directory can be known. One without shards and saves is forgotten first.
     fn has_room(&mut self) -> bool {
         if self.dirs.len() >= MAX_DIRS {
             self.dirs.retain(|_, folder| !folder.is_idle());

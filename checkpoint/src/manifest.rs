@@ -1,4 +1,5 @@
-//! The documents of a checkpoint folder: a manifest for each step, and the tracker, which names the step that counts.
+//! The documents of a checkpoint directory: a manifest for each step, and the tracker, which names the step that
+//! counts.
 //!
 //! ```text
 //! <dir>/.dlrover/<step>.json     the manifest: written when all shards of the step are on disk
@@ -22,10 +23,10 @@ use crate::message::{
 /// The version of the document. A field that changes its meaning raises it, a new field does not.
 pub const VERSION: u32 = 1;
 
-/// The folder of the manifests in a checkpoint folder.
+/// The directory of the manifests in a checkpoint directory.
 pub const FOLDER: &str = ".dlrover";
 
-/// The tracker in a checkpoint folder: the name that upstream's tracker has.
+/// The tracker in a checkpoint directory: the name that upstream's tracker has.
 pub const TRACKER: &str = "dlrover_latest.txt";
 
 /// Bytes of a manifest at most.
@@ -56,7 +57,7 @@ pub struct Manifest {
 pub struct NamedFile {
     /// Absolute.
     pub path: String,
-    /// In the checkpoint folder.
+    /// In the checkpoint directory.
     pub is_below: bool,
     pub shard: u32,
     pub sum: FileSum,
@@ -78,13 +79,13 @@ pub enum ManifestError {
 }
 
 impl Manifest {
-    /// The path of the manifest of a step, relative to the checkpoint folder.
+    /// The path of the manifest of a step, relative to the checkpoint directory.
     #[must_use]
     pub fn name(step: u64) -> String {
         format!("{FOLDER}/{step}.json")
     }
 
-    /// The step of a file name in the folder of manifests; `None`: the file is something else.
+    /// The step of a file name in the directory of manifests; `None`: the file is something else.
     #[must_use]
     pub fn step_of(name: &str) -> Option<u64> {
         let digits = name.strip_suffix(".json")?;

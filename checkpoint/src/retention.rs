@@ -11,15 +11,15 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deletion {
     pub step: u64,
-    /// Absolute. Only files below the folder, and none that a step that stays names too.
+    /// Absolute. Only files below the directory, and none that a step that stays names too.
     pub files: Vec<String>,
 }
 
 /// Returns what `keep` deletes of the manifests of `dir`, oldest first. Never the committed step, one newer than it, or
 /// one of `busy`, which are being written, loaded or waited for.
 ///
-/// `Latest(n)` keeps the n newest committed steps. `Interval(n)` keeps the multiples of n; the committed step stays until
-/// a newer one is committed. Only steps with a manifest are deleted: what is not of this program stays.
+/// `Latest(n)` keeps the n newest committed steps. `Interval(n)` keeps the multiples of n; the committed step stays
+/// until a newer one is committed. Only steps with a manifest are deleted: what is not of this program stays.
 #[must_use]
 pub fn deletions(
     dir: &Dir,

@@ -104,7 +104,7 @@ fn answer(arguments: &Arguments, env: Environment<'_>) -> Result<(String, u8), D
     Ok((text, if has_stacks { SUCCEEDED } else { FAILED }))
 }
 
-/// The folder that was asked for, else the usual one, else the current one.
+/// The directory that was asked for, else the usual one, else the current one.
 fn folder(
     arguments: &Arguments,
     env: Environment<'_>,

@@ -1,4 +1,4 @@
-//! `dlrover-diag stacks`: merges the stacks of ranks that are in a folder, ours and those of xpu_timer.
+//! `dlrover-diag stacks`: merges the stacks of ranks that are in a directory, ours and those of xpu_timer.
 
 use std::{
     fs::{self, File},
@@ -26,7 +26,7 @@ use super::{
 /// Files that are read. A job has fewer ranks.
 const MAX_FILES: usize = 1 << 18;
 
-/// Folders of jobs that an error names.
+/// Directories of jobs that an error names.
 const MAX_JOBS: usize = 20;
 
 /// Merges the stacks of all ranks in a directory, and says which rank is elsewhere
@@ -91,7 +91,7 @@ fn answer(arguments: &Arguments, env: Environment<'_>) -> Result<String, MergeEr
     Ok(Report { dumps: &dumps, folder: out, files, notes }.text(arguments.json))
 }
 
-/// The folder that was named for a job; of one for all jobs, that of the one job that has stacks there.
+/// The directory that was named for a job; of one for all jobs, that of the one job that has stacks there.
 fn usual(folder: StackFolder) -> Result<PathBuf, MergeError> {
     let StackFolder::Shared(path) = folder else { return Ok(folder.path().to_owned()) };
     // xpu_timer writes the files of its job directly into it.
@@ -131,7 +131,7 @@ fn has_dumps(folder: &Path) -> bool {
     names.take(MAX_FILES).any(|name| is_dump(&name))
 }
 
-/// The dumps in a folder, and what was not usable.
+/// The dumps in a directory, and what was not usable.
 fn dumps(folder: &Path) -> Result<(Vec<RankDump>, Vec<String>), MergeError> {
     let unreadable = |error| MergeError::Read(folder.to_owned(), error);
     let mut names: Vec<String> = fs::read_dir(folder)

@@ -1,4 +1,4 @@
-//! The folder of stacks: what is written there, and what is said about it.
+//! The directory of stacks: what is written there, and what is said about it.
 
 use std::{
     fs, io,
@@ -21,7 +21,7 @@ pub(super) enum FolderError {
     Write(PathBuf, #[source] io::Error),
 }
 
-/// Makes a folder, and checks that files can be made in it.
+/// Makes a directory, and checks that files can be made in it.
 pub(super) fn prepare(folder: &Path) -> Result<(), FolderError> {
     fs::create_dir_all(folder).map_err(|error| FolderError::Make(folder.to_owned(), error))?;
     let check = check_replaceable(&folder.join("stacks"));

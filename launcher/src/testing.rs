@@ -15,13 +15,13 @@ use crate::{
     host::{GpuLock, Host},
 };
 
-/// A folder that looks like `/`.
+/// A directory that looks like `/`.
 #[derive(Debug)]
 pub(crate) struct FakeRoot(TempDir);
 
 impl FakeRoot {
     pub(crate) fn new() -> Self {
-        Self(TempDir::new().expect("a temporary folder"))
+        Self(TempDir::new().expect("a temporary directory"))
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -30,7 +30,7 @@ impl FakeRoot {
 
     pub(crate) fn write(&self, path: &str, text: &str) {
         let path = self.0.path().join(path);
-        fs::create_dir_all(path.parent().expect("a file has a folder")).expect("make the folder");
+        fs::create_dir_all(path.parent().expect("a file has a directory")).expect("make the directory");
         fs::write(path, text).expect("write the file");
     }
 

@@ -8,8 +8,9 @@ const FILE: &str = "dlrover.master.v1.rs";
 #[test]
 fn the_generated_code_is_that_of_the_proto_file() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let files = protox::compile([here.join("proto/master.proto")], [here.join("proto")]).expect("master.proto is valid");
-    let made = tempfile::tempdir().expect("a temporary folder");
+    let files = protox::compile([here.join("proto/master.proto")], [here.join("proto")])
+        .expect("master.proto is valid");
+    let made = tempfile::tempdir().expect("a temporary directory");
     tonic_prost_build::configure()
         .codec_path("crate::codec::MessageCodec")
         .out_dir(made.path())

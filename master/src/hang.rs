@@ -1,5 +1,5 @@
-//! The stacks of a hang: collects what nodes send, merges it, writes it, and says what it means. Merging and writing are
-//! done on a thread: the folder may be on a file server.
+//! The stacks of a hang: collects what nodes send, merges it, writes it, and says what it means. Merging and writing
+//! are done on a thread: the directory may be on a file server.
 
 use std::{
     collections::BTreeMap,
@@ -35,7 +35,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 /// The suspects that a verdict lists.
 const MAX_SUSPECTS: usize = 256;
 
-/// Where stacks are written: the first of these folders in which files can be made.
+/// Where stacks are written: the first of these directories in which files can be made.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StacksConfig {
     pub folders: Vec<StackFolder>,
@@ -118,8 +118,8 @@ impl StackCollector {
     }
 }
 
-/// The name of a job's folder. Jobs that were given no name all have the same; they differ by the process that serves
-/// them.
+/// The name of a job's directory. Jobs that were given no name all have the same; they differ by the process that
+/// serves them.
 fn job_folder(job: Option<&RunId>) -> String {
     match job.filter(|job| job.0 != RunId::UNNAMED) {
         Some(job) => job.file_name(),
@@ -170,13 +170,13 @@ fn dump(sent: Option<Collected>, name: DumpName, host: &str) -> RankDump {
     }
 }
 
-/// Writes the stacks of a hang to the first folder that takes them. Returns it; empty when none does.
+/// Writes the stacks of a hang to the first directory that takes them. Returns it; empty when none does.
 fn write(dumps: &[RankDump], folders: &[PathBuf]) -> String {
     for folder in folders {
         match write_to(dumps, folder) {
             Ok(()) => return folder.to_string_lossy().into_owned(),
             Err(error) => {
-                warn!(folder = %folder.display(), %error, "cannot write the stacks of the hang to this folder");
+                warn!(folder = %folder.display(), %error, "cannot write the stacks of the hang to this directory");
             }
         }
     }

@@ -52,7 +52,7 @@ async fn a_running_round_continues_after_a_restart() {
     // That no node is lost after the grace is tested in virtual time: rules/src/job_master/tests.rs, the simulator.
     succeed(nodes, 0).await;
     assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);
-    assert!(!dir.path().join("journal").exists(), "the next job may use the folder");
+    assert!(!dir.path().join("journal").exists(), "the next job may use the directory");
     let master = Master::with_state(dir.path());
     common::run_a_job(master.address, &common::Way::default()).await;
     assert_eq!(master.ended().await.unwrap(), JobVerdict::Succeeded);

@@ -53,7 +53,7 @@ pub fn check_replaceable(path: &Path) -> io::Result<()> {
     fs::remove_file(&temporary)
 }
 
-/// A path beside `path` that no other process uses, on whatever host: the folder may be on a file server.
+/// A path beside `path` that no other process uses, on whatever host: the directory may be on a file server.
 #[must_use]
 pub fn temporary_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
@@ -74,8 +74,8 @@ fn replaced(
     })
 }
 
-/// A new file, in the place of one that a killed process has left. Others may write to the folder: a link of theirs is
-/// not followed.
+/// A new file, in the place of one that a killed process has left. Others may write to the directory: a link of theirs
+/// is not followed.
 fn new_file(path: &Path, mode: u32) -> io::Result<File> {
     let open = || OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
     match open() {

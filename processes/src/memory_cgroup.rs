@@ -12,15 +12,15 @@ pub enum Version {
     V2,
 }
 
-/// The folders of this process's cgroups that may have a memory controller, the own one of each hierarchy first.
+/// The directories of this process's cgroups that may have a memory controller, the own one of each hierarchy first.
 #[must_use]
 pub fn folders() -> Vec<(Version, PathBuf)> {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     find(&text("/proc/self/mountinfo"), &text("/proc/self/cgroup"))
 }
 
-/// In a container the path in `/proc/self/cgroup` may be outside of the mount: the folders above it lead to the mount's
-/// own, which is the container's.
+/// In a container the path in `/proc/self/cgroup` may be outside of the mount: the directories above it lead to the
+/// mount's own, which is the container's.
 fn find(mounts: &str, groups: &str) -> Vec<(Version, PathBuf)> {
     let mut found = Vec::new();
     for line in mounts.lines() {

@@ -19,9 +19,9 @@ pub(crate) struct CheckpointWatch {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct NodeWatch {
-    /// The newest step in memory, by folder.
+    /// The newest step in memory, by directory.
     memory: BTreeMap<Dir, u64>,
-    /// By folder and shard.
+    /// By directory and shard.
     writes: BTreeMap<(Dir, u32), RunningWrite>,
 }
 
@@ -67,7 +67,7 @@ impl CheckpointWatch {
         }
     }
 
-    /// By folder. `on_disk` is the newest step of one that is complete there.
+    /// By directory. `on_disk` is the newest step of one that is complete there.
     pub(crate) fn status(&self, on_disk: impl Fn(&Dir) -> Option<u64>) -> Vec<CheckpointStatus> {
         let memory = self.nodes.values().flat_map(|watch| watch.memory.keys());
         let written = self.nodes.values().flat_map(|watch| watch.writes.keys().map(|(dir, _)| dir));

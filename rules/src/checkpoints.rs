@@ -1,5 +1,5 @@
-//! Checkpoints in memory: what a node reports of them, what it is told, and what the user reads. What a saver decides is
-//! in [`checkpoint::slots`], what the job decides in [`checkpoint::job`].
+//! Checkpoints in memory: what a node reports of them, what it is told, and what the user reads. What a saver decides
+//! is in [`checkpoint::slots`], what the job decides in [`checkpoint::job`].
 
 use std::{fmt, time::Duration};
 
@@ -34,7 +34,7 @@ pub enum CheckpointReport {
 /// How far a node is, for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CheckpointProgress {
-    /// The newest step in memory of each folder.
+    /// The newest step in memory of each directory.
     InMemory { steps: Vec<(Dir, u64)> },
     /// A write to disk that runs.
     Writing(RunningWrite),

@@ -40,7 +40,7 @@ pub struct JobStatus {
     pub last_failure: Option<FailureStatus>,
     /// The last hang.
     pub hang: Option<HangStatus>,
-    /// Checkpoints that nodes have in memory, by folder.
+    /// Checkpoints that nodes have in memory, by directory.
     pub checkpoints: Vec<CheckpointStatus>,
     /// The last network check.
     pub check: Option<CheckStatus>,
@@ -167,8 +167,8 @@ pub struct NodeStatus {
     /// How many accelerators it has reported, and how many of them are broken.
     pub gpus: u32,
     pub broken_gpus: u32,
-    /// The progress of its ranks, as far as it has reported any. Of more than [`MAX_RANKS`] in the job, each node has the
-    /// one that is furthest behind.
+    /// The progress of its ranks, as far as it has reported any. Of more than [`MAX_RANKS`] in the job, each node has
+    /// the one that is furthest behind.
     pub ranks: Vec<RankStatus>,
 }
 
@@ -264,7 +264,7 @@ pub struct TestStatus {
     pub bytes_per_second: Option<f64>,
 }
 
-/// The checkpoints of one folder.
+/// The checkpoints of one directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointStatus {
     pub folder: String,

@@ -75,8 +75,8 @@ pub struct Assignment {
     pub restore_from_disk: bool,
     /// When its workers may run without the master; `None`: always.
     pub fence: Option<FenceTerms>,
-    /// What all workers of the round restore of checkpoints that nodes have in memory; of any other folder, what is on
-    /// disk.
+    /// What all workers of the round restore of checkpoints that nodes have in memory; of any other directory, what is
+    /// on disk.
     pub restore: Vec<RestorePoint>,
 }
 

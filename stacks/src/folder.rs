@@ -1,13 +1,13 @@
-//! The folder for the stacks of a job.
+//! The directory for the stacks of a job.
 
 use std::path::{Path, PathBuf};
 
-/// A folder for stacks.
+/// A directory for stacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StackFolder {
     /// It was named for this job, whose stacks are in it.
     Named(PathBuf),
-    /// One for all jobs: the stacks of each are in a folder of its own below it.
+    /// One for all jobs: the stacks of each are in a directory of its own below it.
     Shared(PathBuf),
 }
 
@@ -21,7 +21,7 @@ impl StackFolder {
         }
     }
 
-    /// The folder itself.
+    /// The directory itself.
     #[must_use]
     pub fn path(&self) -> &Path {
         match self {

@@ -22,7 +22,7 @@ fn control(host: usize) -> String {
 /// The job outlives masters that die while their host is cut off for these times, one after the other.
 fn outlives(cuts: &[u64]) {
     let Some(network) = Network::of(NODES + 1) else { return };
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = tempfile::tempdir().expect("a temporary directory");
     let state = format!("--state-dir={}", folder.path().display());
     let mut job = Cluster::of_lines(programs!());
     let master = |job: &Cluster| -> Launch {

@@ -45,7 +45,7 @@ const ENDS: [&str; 8] = [
 const STEPS: [&str; 4] = ["dump", "1@0 await fail", "1@0 exit 3", "await go"];
 
 fn is_as_if_nothing_had_happened(crash_at: &str) {
-    let dir = tempfile::tempdir().expect("a temporary folder");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let state = format!("--state-dir={}", dir.path().display());
     let flags = ["--reconnect-grace=30", &state];
     let mut job = Cluster::with_crashing_master(programs!(), &flags, crash_at);
@@ -69,7 +69,7 @@ fn is_as_if_nothing_had_happened(crash_at: &str) {
 
 /// A node is killed, and may be replaced once: a loss that is counted twice ends the job.
 fn counts_a_loss_once(crash_at: &str) {
-    let dir = tempfile::tempdir().expect("a temporary folder");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let state = format!("--state-dir={}", dir.path().display());
     let flags = ["--reconnect-grace=2", "--restart-count=1", &state];
     let mut job = Cluster::with_crashing_master(programs!(), &flags, crash_at);

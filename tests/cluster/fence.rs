@@ -1,7 +1,8 @@
-//! Ways between hosts are cut, in one direction or both: two generations of workers never run at once, and a dead master
-//! ends no workers.
+//! Ways between hosts are cut, in one direction or both: two generations of workers never run at once, and a dead
+//! master ends no workers.
 //!
-//! Each host is a network namespace; the master is on the last. `--heartbeat-timeout=1` makes a lease of six beats: 6 s.
+//! Each host is a network namespace; the master is on the last. `--heartbeat-timeout=1` makes a lease of six beats: 6
+//! s.
 
 use support::{
     cluster::{Cluster, alive},
@@ -23,7 +24,7 @@ struct Job {
 impl Job {
     fn of(nodes: usize, least: usize) -> Option<Self> {
         let network = Network::of(nodes + 1)?;
-        let state = tempfile::tempdir().expect("a temporary folder");
+        let state = tempfile::tempdir().expect("a temporary directory");
         let mut job = Self { cluster: Cluster::of_lines(programs!()), network, nodes: Vec::new(), state };
         let line = job.master_line();
         job.cluster.start_master(line);

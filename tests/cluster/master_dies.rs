@@ -11,9 +11,9 @@ use crate::lines;
 /// Rank 1 of round 0 fails when it is told to.
 const RANK_1_FAILS: [&str; 4] = ["dump", "1@0 await fail", "1@0 exit 3", "await go"];
 
-/// A master that remembers, the flags it was started with, and its folder.
+/// A master that remembers, the flags it was started with, and its directory.
 fn remembering(more: &[&'static str]) -> (Cluster, Vec<String>, tempfile::TempDir) {
-    let dir = tempfile::tempdir().expect("a temporary folder");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let mut flags = vec![format!("--state-dir={}", dir.path().display())];
     flags.extend(more.iter().map(|&flag| flag.to_owned()));
     let job = Cluster::with_master(programs!(), &words(&flags));
@@ -174,7 +174,7 @@ fn a_master_that_stays_away_ends_only_what_needs_it() {
 #[test]
 fn the_launcher_with_the_master_restarts_with_its_state() {
     let mut job = lines();
-    let dir = tempfile::tempdir().expect("a temporary folder");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let state = format!("--state-dir={}", dir.path().display());
     let endpoint = format!("--rdzv-endpoint=127.0.0.1:{}", free_port());
     let line = ["--nnodes=2", "--rdzv-backend=c10d", &endpoint, "--reconnect-grace=1", &state];

@@ -17,7 +17,7 @@ fn guide() -> String {
 /// A master that reads this, and its file.
 fn cluster(dir: &tempfile::TempDir, text: &str) -> (Cluster, std::path::PathBuf) {
     let file = dir.path().join("topology");
-    fs::write(&file, text).expect("a file in our own folder");
+    fs::write(&file, text).expect("a file in our own directory");
     let flag = format!("--topology-config={}", file.display());
     (Cluster::with_master(programs!(), &["--reconnect-grace=0.5", &flag]), file)
 }
@@ -42,7 +42,7 @@ fn from_disk(world: &[Dump]) -> Vec<usize> {
 
 #[test]
 fn the_guides_ten_nodes_get_the_guides_ranks() {
-    let dir = tempfile::tempdir().expect("a temporary folder");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let (mut job, _) = cluster(&dir, &guide());
     let nodes = nodes::<10>(&job, &[], &["dump", "await go"]);
     let world = job.await_world(10, 0);
@@ -60,7 +60,7 @@ fn the_guides_ten_nodes_get_the_guides_ranks() {
 
 #[test]
 fn the_file_is_read_again_for_each_round() {
-    let dir = tempfile::tempdir().expect("a temporary folder");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let listed = |switches: [&str; 3]| -> String {
         let lines = switches.iter().enumerate();
         lines.map(|(node, switch)| format!("{switch} psw 192.168.0.{node}\n")).collect()
@@ -88,7 +88,7 @@ fn the_file_is_read_again_for_each_round() {
 
 #[test]
 fn unlisted_nodes_are_ranked_last_and_logged() {
-    let dir = tempfile::tempdir().expect("a temporary folder");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let (mut job, _) = cluster(&dir, "a psw 192.168.0.1\na psw 192.168.0.2\n");
     let nodes = nodes::<3>(&job, &[], &["dump", "await go"]);
     let world = job.await_world(3, 0);
@@ -100,9 +100,9 @@ fn unlisted_nodes_are_ranked_last_and_logged() {
 
 #[test]
 fn a_bad_line_is_refused_at_the_start_with_its_number() {
-    let dir = tempfile::tempdir().expect("a temporary folder");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let file = dir.path().join("topology");
-    fs::write(&file, "# asw psw ip\na psw 192.168.0.0\na psw host-b\n").expect("a file in our own folder");
+    fs::write(&file, "# asw psw ip\na psw 192.168.0.0\na psw host-b\n").expect("a file in our own directory");
     let flag = format!("--topology-config={}", file.display());
     let outcome = Cluster::of_lines(programs!()).master_line().flags(["--port=0", &flag]).finish();
     assert_eq!(outcome.signal, None);

@@ -17,9 +17,9 @@ fn only_nodes_with_the_jobs_token_are_admitted() {
     let mut job = Cluster::of_lines(programs!());
     let master = job.master_line().flags(["--port=0"]).env("DLROVER_JOB_TOKEN", "s3cret");
     job.start_master(master);
-    let dir = tempfile::tempdir().expect("a temporary folder");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let file = dir.path().join("token");
-    fs::write(&file, "s3cret\n").expect("our own folder");
+    fs::write(&file, "s3cret\n").expect("our own directory");
     for wrong in [job.ranked(0), job.ranked(0).env("DLROVER_JOB_TOKEN", "s3creT")] {
         let outcome = wrong.flags(["--nnodes=2"]).finish().expect_code(1);
         assert!(outcome.stderr.contains("the job token is missing or wrong"), "{outcome:#?}");
@@ -154,7 +154,7 @@ impl Certificates {
             let _ = writeln!(std::io::stderr(), "skipped: there is no openssl to make certificates with");
             return None;
         }
-        fs::write(dir.join("names"), "subjectAltName=IP:127.0.0.1,IP:0.0.0.0\n").expect("our own folder");
+        fs::write(dir.join("names"), "subjectAltName=IP:127.0.0.1,IP:0.0.0.0\n").expect("our own directory");
         for words in [
             "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=ca -keyout ca.key -out ca.pem",
             "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=master -keyout key.pem -out csr.pem",
@@ -172,7 +172,7 @@ impl Certificates {
 #[test]
 fn tls_accepts_certificates_of_the_ca() {
     let (ours, theirs) = (tempfile::tempdir(), tempfile::tempdir());
-    let (ours, theirs) = (ours.expect("a folder"), theirs.expect("a folder"));
+    let (ours, theirs) = (ours.expect("a directory"), theirs.expect("a directory"));
     let Some(known) = Certificates::make(ours.path()) else { return };
     let Some(peer) = Certificates::make(theirs.path()) else { return };
     let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());

@@ -202,7 +202,7 @@ impl<'a> Run<'a> {
             (0..plan.nodes()).map(|node| job.dir().join(format!("node{node}"))).collect();
         let state = job.dir().join("state");
         for folder in folders.iter().chain([&state]) {
-            fs::create_dir(folder).expect("a folder in our own");
+            fs::create_dir(folder).expect("a directory in our own");
         }
         Self { plan, nodes: (0..plan.nodes()).map(|_| None).collect(), job, hosts, folders, state }
     }
@@ -264,7 +264,7 @@ impl<'a> Run<'a> {
     }
 
     fn touch(&self, node: usize, name: &str) {
-        fs::write(self.folders[node].join(name), "").expect("a file in our own folder");
+        fs::write(self.folders[node].join(name), "").expect("a file in our own directory");
     }
 
     fn signal(&self, node: usize, signal: Signal) {

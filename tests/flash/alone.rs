@@ -201,8 +201,8 @@ fn a_launcher_that_is_killed_leaves_no_saver_and_nothing_half_written() {
     folder.assert_swept();
 }
 
-/// No saver has a part in what the worker writes by itself, and it counts all the same: with each restart, not only with
-/// the first one of a folder in which the job has found nothing.
+/// No saver has a part in what the worker writes by itself, and it counts all the same: with each restart, not only
+/// with the first one of a directory in which the job has found nothing.
 #[test]
 fn without_memory_each_round_continues_from_the_last_save_of_the_one_before() {
     let folder = Folder::new();

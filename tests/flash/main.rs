@@ -28,12 +28,12 @@ fn flash(launch: Launch, folder: &Path, steps: &[&str]) -> Launch {
         .env("FLASH", steps.join("\n"))
 }
 
-/// A checkpoint folder.
+/// A checkpoint directory.
 struct Folder(tempfile::TempDir);
 
 impl Folder {
     fn new() -> Self {
-        Self(tempfile::Builder::new().prefix("flash-").tempdir().expect("a temporary folder"))
+        Self(tempfile::Builder::new().prefix("flash-").tempdir().expect("a temporary directory"))
     }
 
     fn path(&self) -> &Path {

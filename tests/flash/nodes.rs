@@ -110,7 +110,7 @@ fn a_node_that_is_left_alone_goes_on_from_memory() {
 #[test]
 fn a_master_that_dies_before_the_manifest_is_written_has_it_written_later() {
     let folder = Folder::new();
-    let state = tempfile::tempdir().expect("a temporary folder");
+    let state = tempfile::tempdir().expect("a temporary directory");
     let flags = ["--reconnect-grace=30", &format!("--state-dir={}", state.path().display())];
     let mut job = Cluster::with_crashing_master(programs!(), &flags, "before-commit");
     let steps = ["load", "disk 10", "wait", "exit 0"];

@@ -62,11 +62,11 @@ fn only<'a>(run: &'a Outcome, word: &str) -> &'a str {
     said[0]
 }
 
-/// What torch reads in these files or folders, in a process that cannot import the client.
+/// What torch reads in these files or directories, in a process that cannot import the client.
 #[track_caller]
 fn read_by_torch_alone(python: &OsStr, paths: &[PathBuf]) -> Vec<String> {
     let mut command = Command::new(python);
-    // Isolated: PYTHONPATH is not read, and the folder of the script is not searched.
+    // Isolated: PYTHONPATH is not read, and the directory of the script is not searched.
     let output = command.arg("-I").arg(program("stock.py")).args(paths).output().expect("an interpreter");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{paths:?}: {stderr}");

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 /// The table of 8 V100 of a DGX-1V.
 const TABLE: &str = include_str!("../../diagnosis/src/gpu_topology/fixtures/a_dgx1v.txt");
 
-/// A folder for PATH with tools of its own, and one for locks.
+/// A directory for PATH with tools of its own, and one for locks.
 struct FakeNode {
     dir: TempDir,
 }

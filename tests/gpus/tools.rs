@@ -44,7 +44,7 @@ fn so_does_an_invalid_table() {
     }
 }
 
-/// In the words there is `{}` for the folder of the tool.
+/// In the words there is `{}` for the directory of the tool.
 fn is_no_help(node: &FakeNode, script: &str, words: &str) {
     let run = node.launch(&["--nproc-per-node=2", "--gpu-select=topology"]).steps(&["dump"]);
     let run = run.finish().expect_code(0);

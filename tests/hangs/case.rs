@@ -197,7 +197,7 @@ impl Case {
         self.kind.says.iter().map(|word| if *word == "NAME" { name } else { word }).collect()
     }
 
-    /// The line of a launcher for the whole job. The stacks go to `stacks` in the folder of the run.
+    /// The line of a launcher for the whole job. The stacks go to `stacks` in the directory of the run.
     pub(crate) fn launch(&self, launcher: Launcher) -> Launch {
         let launch = Launch::new(launcher);
         let stacks = launch.dir().join("stacks");

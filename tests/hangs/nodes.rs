@@ -54,7 +54,7 @@ fn every_node_prints_the_hang_of_another() {
 fn a_master_that_is_killed_does_not_declare_the_same_hang_again() {
     let mut job = Cluster::of_lines(programs!());
     let (state, stacks) = (job.dir().join("state"), job.dir().join("stacks"));
-    fs::create_dir(&state).expect("a folder of our own");
+    fs::create_dir(&state).expect("a directory of our own");
     let flags = [format!("--state-dir={}", state.display()), "--reconnect-grace=60".to_owned()];
     let master = |job: &Cluster, port: u16| {
         let line = job.master_line().flags([format!("--port={port}")]).flags(&flags);

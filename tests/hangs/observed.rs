@@ -16,8 +16,8 @@ use support::{
 
 use crate::case::Case;
 
-/// A job that has neither hung nor ended by then is not declared. Four ranks that import torch on a loaded machine take a
-/// good part of it.
+/// A job that has neither hung nor ended by then is not declared. Four ranks that import torch on a loaded machine
+/// take a good part of it.
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// A hang that was declared.
@@ -90,7 +90,7 @@ pub(crate) fn diag(args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// The names of the files in a folder, without the report for the operator, which follows when the nodes are told.
+/// The names of the files in a directory, without the report for the operator, which follows when the nodes are told.
 pub(crate) fn files(folder: &Path) -> BTreeSet<String> {
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = files.filter_map(|file| file.file_name().into_string().ok());
@@ -106,7 +106,7 @@ pub(crate) fn all_files(ranks: u32) -> BTreeSet<String> {
     (0..ranks).map(|rank| format!("{rank:05}-{ranks:05}.stacktrace")).chain(merged).collect()
 }
 
-/// Seconds since the last step that a rank has noted in this folder.
+/// Seconds since the last step that a rank has noted in this directory.
 fn seconds_since_last_step(folder: &Path) -> f64 {
     let notes = files(folder).into_iter().filter(|name| name.starts_with("told."));
     let times = notes.filter_map(|name| fs::metadata(folder.join(name)).ok()?.modified().ok());

@@ -56,9 +56,9 @@ def timed(compute):
 FIND_CUBLAS = """
 import nvidia, os
 for place in nvidia.__path__:
-    for folder, _, names in os.walk(place):
+    for directory, _, names in os.walk(place):
         if any(name.startswith("libcublas.so") for name in names):
-            print(folder)
+            print(directory)
 """
 
 

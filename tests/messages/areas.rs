@@ -1,4 +1,5 @@
-//! The areas of the catalogue, and which files belong to each. The first area that names a file, or its folder, has it.
+//! The areas of the catalogue, and which files belong to each. The first area that names a file, or its directory, has
+//! it.
 
 pub(crate) struct Area {
     pub(crate) title: &'static str,

@@ -43,7 +43,7 @@ impl Drop for Frozen {
 }
 
 fn text(path: &Path) -> &str {
-    path.to_str().expect("temporary folders have plain names")
+    path.to_str().expect("temporary directories have plain names")
 }
 
 fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
@@ -60,7 +60,7 @@ fn a_worker_that_cannot_be_killed_does_not_hang_the_launcher() {
     if launcher.is_torchrun {
         return crate::show("torchrun waits for ever: skipped\n");
     }
-    let home = tempfile::tempdir().expect("a temporary folder");
+    let home = tempfile::tempdir().expect("a temporary directory");
     let frozen = match Frozen::new(home.path()) {
         Ok(frozen) => frozen,
         Err(why) => return crate::show(&format!("this host cannot freeze a file system ({why}): skipped\n")),

@@ -49,7 +49,7 @@ fn named(manifest: &str) -> BTreeSet<&str> {
     names.filter(|name| CRATES.iter().any(|(known, _)| known == name)).collect()
 }
 
-/// Returns the lines of code in a file or folder of the tree that contain one of `words`.
+/// Returns the lines of code in a file or directory of the tree that contain one of `words`.
 fn lines_with(under: &Path, words: &[&str], found: &mut Vec<String>) {
     if under.is_dir() {
         for entry in fs::read_dir(under).unwrap() {

@@ -30,17 +30,18 @@ use yaml_rust2::{Yaml, YamlLoader};
 /// The variables of a worker.
 type Variables = BTreeMap<String, String>;
 
-/// The folder in which a job is started, the same for all of its nodes.
+/// The directory in which a job is started, the same for all of its nodes.
 struct Place {
     dir: TempDir,
 }
 
 impl Place {
     fn new() -> Self {
-        let dir = tempfile::Builder::new().prefix("recipe-").tempdir().expect("a temporary folder");
-        let link = |from: PathBuf, name: &str| symlink(from, dir.path().join(name)).expect("our own folder");
+        let dir = tempfile::Builder::new().prefix("recipe-").tempdir().expect("a temporary directory");
+        let link =
+            |from: PathBuf, name: &str| symlink(from, dir.path().join(name)).expect("our own directory");
         let Programs { launcher, master } = programs!();
-        fs::create_dir(dir.path().join("bin")).expect("our own folder");
+        fs::create_dir(dir.path().join("bin")).expect("our own directory");
         link(launcher.program.into(), "bin/dlrover-run");
         link(master.into(), "bin/dlrover-master");
         link(trainer("recipe.py"), "train.py");
@@ -65,7 +66,7 @@ impl Place {
 
     /// The variables of every worker that ever ran, by round and rank.
     fn workers(&self) -> BTreeMap<(u32, u32), Variables> {
-        let files = fs::read_dir(self.dir.path()).expect("our own folder").flatten();
+        let files = fs::read_dir(self.dir.path()).expect("our own directory").flatten();
         let workers = files.filter_map(|file| {
             let name = file.file_name().into_string().ok()?;
             let (rank, round) = name.strip_suffix(".env")?.split_once('.')?;

@@ -1,5 +1,6 @@
-//! Which processes of a run are alive: by the markers in their environment, and by the process ids that `trainers/breeder.py`
-//! wrote down. It asks the kernel by itself and shares no code with the launcher, which it judges.
+//! Which processes of a run are alive: by the markers in their environment, and by the process ids that
+//! `trainers/breeder.py` wrote down. It asks the kernel by itself and shares no code with the launcher, which it
+//! judges.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -83,18 +84,18 @@ pub struct Enlisted {
     pub kind: String,
 }
 
-/// What a run of `trainers/breeder.py` left in its folder. Dropped, it kills those that are alive.
+/// What a run of `trainers/breeder.py` left in its directory. Dropped, it kills those that are alive.
 #[derive(Debug)]
 pub struct Census {
     dir: PathBuf,
     mark: String,
     launcher_id: Option<String>,
-    /// Of the folder at the last read: it may be removed before the last inspection.
+    /// Of the directory at the last read: it may be removed before the last inspection.
     enlisted: Vec<Enlisted>,
 }
 
 impl Census {
-    /// Of the run with this folder and processes with `mark` (`NAME=value`).
+    /// Of the run with this directory and processes with `mark` (`NAME=value`).
     #[must_use]
     pub fn of(dir: &Path, mark: &str) -> Self {
         Self { dir: dir.to_owned(), mark: mark.to_owned(), launcher_id: None, enlisted: Vec::new() }

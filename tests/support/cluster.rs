@@ -1,6 +1,6 @@
 //! A job of several nodes on this host: a launcher for each, at addresses 127.0.0.1, .2, ..., and the job master.
 //!
-//! All workers write to one folder, the cluster's. The probe counts attempts by `DLROVER_ROUND` there, so what a
+//! All workers write to one directory, the cluster's. The probe counts attempts by `DLROVER_ROUND` there, so what a
 //! worker wrote is found by rank and round: [`Cluster::dump`].
 
 use std::cell::{Cell, RefCell};
@@ -52,7 +52,7 @@ pub struct Cluster {
     /// A master that dies is started again with these flags.
     revival: Option<Vec<String>>,
     deaths: Cell<u32>,
-    /// The folders of all launchers and masters, for the message of a failed wait.
+    /// The directories of all launchers and masters, for the message of a failed wait.
     places: RefCell<Vec<(String, PathBuf)>>,
 }
 
@@ -60,10 +60,10 @@ impl Cluster {
     /// Launchers that rendezvous without a `dlrover-master`.
     ///
     /// # Panics
-    /// No temporary folder can be made.
+    /// No temporary directory can be made.
     #[must_use]
     pub fn of_lines(programs: Programs) -> Self {
-        let dir = tempfile::Builder::new().prefix("cluster-").tempdir().expect("a temporary folder");
+        let dir = tempfile::Builder::new().prefix("cluster-").tempdir().expect("a temporary directory");
         Self {
             dir,
             programs,
@@ -250,7 +250,7 @@ impl Cluster {
         self.node(rank.checked_add(1).expect("an address")).env("NODE_RANK", rank.to_string())
     }
 
-    /// The folder that all workers write to.
+    /// The directory that all workers write to.
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
@@ -264,9 +264,9 @@ impl Cluster {
     /// What workers wait for.
     ///
     /// # Panics
-    /// The folder cannot be written.
+    /// The directory cannot be written.
     pub fn touch(&self, name: &str) {
-        fs::write(self.dir().join(name), "").expect("a file in our own folder");
+        fs::write(self.dir().join(name), "").expect("a file in our own directory");
     }
 
     /// What the worker of this rank saw in this round, once it runs.

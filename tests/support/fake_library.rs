@@ -8,7 +8,7 @@ use std::{
     sync::OnceLock,
 };
 
-/// The folder that the fake NVML lies in, for `LD_LIBRARY_PATH`.
+/// The directory that the fake NVML lies in, for `LD_LIBRARY_PATH`.
 ///
 /// # Panics
 /// `rustc` cannot build it.
@@ -17,13 +17,13 @@ pub fn folder(scratch: &Path) -> &'static Path {
     FOLDER.get_or_init(|| built(&scratch.join("fake-nvml"), "fake_nvml.rs", "libnvidia-ml.so.1"))
 }
 
-/// Builds the library of this name from a file beside this one, and gives its folder.
+/// Builds the library of this name from a file beside this one, and gives its directory.
 ///
 /// # Panics
 /// `rustc` cannot build it.
 pub fn built(folder: &Path, source: &str, name: &str) -> PathBuf {
     // Several test processes may build at once: each builds its own and renames it into place.
-    std::fs::create_dir_all(folder).expect("a folder");
+    std::fs::create_dir_all(folder).expect("a directory");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/support").join(source);
     let own = folder.join(format!("{}.so", std::process::id()));
     let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());

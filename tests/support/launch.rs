@@ -75,7 +75,7 @@ macro_rules! launcher {
     };
 }
 
-/// A command line under construction. Its files live in a folder of its own, which is its TMPDIR too.
+/// A command line under construction. Its files live in a directory of its own, which is its TMPDIR too.
 #[derive(Debug)]
 #[must_use]
 pub struct Launch {
@@ -92,9 +92,9 @@ pub struct Launch {
 
 impl Launch {
     /// # Panics
-    /// No temporary folder can be made.
+    /// No temporary directory can be made.
     pub fn new(launcher: Launcher) -> Self {
-        let dir = tempfile::Builder::new().prefix("launch-").tempdir().expect("a temporary folder");
+        let dir = tempfile::Builder::new().prefix("launch-").tempdir().expect("a temporary directory");
         Self {
             launcher,
             dir,
@@ -155,7 +155,7 @@ impl Launch {
         self
     }
 
-    /// The folder of this run's files.
+    /// The directory of this run's files.
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
@@ -202,8 +202,9 @@ impl Launch {
         static RUNS: AtomicU32 = AtomicU32::new(0);
         let run = RUNS.fetch_add(1, Ordering::Relaxed);
         let mark = format!("LAUNCH_UNDER_TEST={}-{run}", std::process::id());
-        let file = |name: &str| File::create(self.dir.path().join(name)).expect("a file in our own folder");
-        fs::write(self.dir.path().join("stdin"), &self.stdin).expect("a file in our own folder");
+        let file =
+            |name: &str| File::create(self.dir.path().join(name)).expect("a file in our own directory");
+        fs::write(self.dir.path().join("stdin"), &self.stdin).expect("a file in our own directory");
         let mut command = self.command(&mark);
         command.stdin(File::open(self.dir.path().join("stdin")).expect("just written"));
         command.stdout(file("stdout")).stderr(file("stderr"));
@@ -251,10 +252,10 @@ impl Running {
     }
 
     /// # Panics
-    /// The run has ended and owns no folder.
+    /// The run has ended and owns no directory.
     #[must_use]
     pub fn dir(&self) -> &Path {
-        self.dir.as_ref().expect("the folder leaves with the outcome only").path()
+        self.dir.as_ref().expect("the directory leaves with the outcome only").path()
     }
 
     /// # Panics
@@ -279,9 +280,9 @@ impl Running {
     /// What the probes of a run wait for.
     ///
     /// # Panics
-    /// The run's folder cannot be written.
+    /// The run's directory cannot be written.
     pub fn touch(&self, name: &str) {
-        File::create(self.dir().join(name)).expect("a file in our own folder");
+        File::create(self.dir().join(name)).expect("a file in our own directory");
     }
 
     /// The processes of this run that live now, the launcher among them.

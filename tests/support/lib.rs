@@ -1,7 +1,7 @@
 //! Support for whole-program tests: start a launcher, inspect what it and its workers did, leave nothing behind.
 //!
-//! Start with [`launch::Launch`]; jobs of several nodes with [`cluster::Cluster`]. Every process of a run has a marker in its environment, so a
-//! run can be swept, and the kernel can be asked whether a process is left ([`marked`]).
+//! Start with [`launch::Launch`]; jobs of several nodes with [`cluster::Cluster`]. Every process of a run has a marker
+//! in its environment, so a run can be swept, and the kernel can be asked whether a process is left ([`marked`]).
 
 pub mod census;
 pub mod cluster;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Longer than anything here takes on a busy machine; only a hang gets this far.
 pub const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The repository's `tests` folder.
+/// The repository's `tests` directory.
 #[must_use]
 pub fn tests_dir() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

@@ -172,7 +172,7 @@ fn a_bad_rank_filter_is_1() {
 fn a_log_dir_that_is_a_file_is_1() {
     let run = launch();
     let file = run.dir().join("file");
-    std::fs::write(&file, "").expect("our own folder");
+    std::fs::write(&file, "").expect("our own directory");
     let flag = format!("--log-dir={}", file.display());
     refuse(1, run.flags([flag]), file.to_str().expect("a plain path"));
 }
@@ -206,7 +206,7 @@ fn a_missing_script_is_reported_once_and_starts_no_worker() {
     );
     let private = launch();
     let script = private.dir().join("private.py");
-    std::fs::write(&script, "").expect("our own folder");
+    std::fs::write(&script, "").expect("our own directory");
     std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o000))
         .expect("our own file");
     if std::fs::File::open(&script).is_err() {
@@ -216,11 +216,11 @@ fn a_missing_script_is_reported_once_and_starts_no_worker() {
 
 #[test]
 fn scripts_that_only_python_finds_are_accepted() {
-    // A folder with a main program, one for each rank, and standard input.
+    // A directory with a main program, one for each rank, and standard input.
     let run = launch().flags(["--standalone", "--nproc-per-node=2"]);
     for name in ["app", "of_0", "of_1"] {
-        std::fs::create_dir(run.dir().join(name)).expect("our own folder");
-        std::fs::write(run.dir().join(name).join("__main__.py"), "print('ran')").expect("our own folder");
+        std::fs::create_dir(run.dir().join(name)).expect("our own directory");
+        std::fs::write(run.dir().join(name).join("__main__.py"), "print('ran')").expect("our own directory");
     }
     let dir = run.dir().to_owned();
     for script in ["app", "of_${local_rank}"] {
@@ -256,7 +256,7 @@ fn a_missing_or_invalid_executable_is_1_without_a_report() {
 
     let run = launch();
     let plain = run.dir().join("plain");
-    std::fs::write(&plain, "text").expect("our own folder");
+    std::fs::write(&plain, "text").expect("our own directory");
     let run = run.flags(["--standalone", "--no-python"]).script(&plain).finish().expect_code(1);
     assert!(run.stderr.contains("Permission denied"), "{run:#?}");
     assert!(!run.stderr.contains("ChildFailedError"), "{run:#?}");

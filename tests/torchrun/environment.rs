@@ -127,7 +127,7 @@ fn virtual_local_ranks_all_see_device_zero() {
 fn a_worker_leads_a_session_and_inherits_only_what_it_should() {
     let run = launch().flags(["--standalone", "--nproc-per-node=2"]);
     let cwd = run.dir().join("here");
-    std::fs::create_dir(&cwd).expect("our own folder");
+    std::fs::create_dir(&cwd).expect("our own directory");
     let run = run
         .cwd(&cwd)
         // Bash keeps the descriptors open over the exec.

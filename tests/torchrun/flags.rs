@@ -148,7 +148,7 @@ fn the_local_rank_is_put_into_arguments() {
 fn python_exec_names_the_interpreter() {
     let run = launch().flags(["--standalone"]);
     let python = run.dir().join("my-python");
-    std::fs::write(&python, "#!/bin/sh\nMY_PYTHON=yes exec python3 \"$@\"\n").expect("our own folder");
+    std::fs::write(&python, "#!/bin/sh\nMY_PYTHON=yes exec python3 \"$@\"\n").expect("our own directory");
     std::fs::set_permissions(&python, PermissionsExt::from_mode(0o755)).expect("our own file");
     let run = run.env("PYTHON_EXEC", &python).finish().expect_code(0);
     assert_eq!(run.dump(0, 0).var("MY_PYTHON"), "yes");

@@ -10,14 +10,14 @@ use support::launch::{Launch, Outcome};
 use crate::differs::torchrun_differs;
 use crate::launch;
 
-/// A run that logs to `logs` in its own folder.
+/// A run that logs to `logs` in its own directory.
 fn logged() -> Launch {
     let run = launch();
     let flag = format!("--log-dir={}", run.dir().join("deep/logs").display());
     run.flags(["--standalone".to_owned(), flag])
 }
 
-/// The one run folder in the log dir.
+/// The one run directory in the log dir.
 #[track_caller]
 fn run_dir(run: &Outcome) -> PathBuf {
     let dirs: Vec<_> =
@@ -64,7 +64,7 @@ fn a_missing_temporary_folder_is_skipped() {
     let error_file = run.dump(0, 0).var("TORCHELASTIC_ERROR_FILE").to_owned();
     assert!(!error_file.is_empty() && !error_file.starts_with("/no/such/folder"), "{error_file}");
     let folder = std::path::Path::new(&error_file).ancestors().nth(4).expect("torchelastic_<random>");
-    std::fs::remove_dir_all(folder).expect("a folder of this run");
+    std::fs::remove_dir_all(folder).expect("a directory of this run");
 }
 
 #[test]

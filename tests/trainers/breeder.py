@@ -82,7 +82,7 @@ def enlist(breed):
 
 
 def hop(ready):
-    """A new process every few milliseconds. `calm` or the loss of our folder ends it."""
+    """A new process every few milliseconds. `calm` or the loss of our directory ends it."""
     give_up = time.monotonic() + LIFETIME
     # Never closed: the lock is gone with the last process that has this descriptor.
     lock = os.open(path(f"hoppers.{ATTEMPT}"), os.O_RDWR | os.O_CREAT, 0o644)

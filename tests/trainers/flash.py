@@ -1,6 +1,6 @@
 """A worker that saves checkpoints in memory, for tests/flash. No torch: the state is numbers and bytes.
 
-FLASH_DIR is the checkpoint folder. FLASH has a line for each step of the worker, with `<rank>@<round>` before those that
+FLASH_DIR is the checkpoint directory. FLASH has a line for each step of the worker, with `<rank>@<round>` before those that
 only one rank, or one round, makes (`1@`, `@0`, `1@0`):
 
     load                    load_checkpoint; writes <rank>.<round>.loaded: source, step and reason as JSON

@@ -95,7 +95,7 @@ fn a_forked_worker_has_the_facts_of_a_started_one() {
 
 #[test]
 fn a_module_is_forked_like_a_script() {
-    let folder = trainer("warm.py").parent().expect("a folder").to_owned();
+    let folder = trainer("warm.py").parent().expect("a directory").to_owned();
     let Some(runs) = both(|launch| launch.flags(["-m"]).script("warm").env("PYTHONPATH", &folder)) else {
         return;
     };

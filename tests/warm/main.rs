@@ -42,10 +42,10 @@ fn is_forked(facts: &Value) -> bool {
     facts["has_modules"].as_array().is_some_and(|names| names.iter().any(|name| name == "decimal"))
 }
 
-/// Writes a module into `lib` of the folder, which the caller puts into PYTHONPATH.
+/// Writes a module into `lib` of the directory, which the caller puts into PYTHONPATH.
 fn module(dir: &Path, name: &str, text: &str) {
-    fs::create_dir_all(dir.join("lib")).expect("our own folder");
-    fs::write(dir.join("lib").join(format!("{name}.py")), text).expect("our own folder");
+    fs::create_dir_all(dir.join("lib")).expect("our own directory");
+    fs::write(dir.join("lib").join(format!("{name}.py")), text).expect("our own directory");
 }
 
 /// The template of a run. Its supervisor is called a guard too, below the guard; the template is its child.

@@ -45,7 +45,7 @@ fn a_module_that_is_not_there() {
     let Some(reason) = reason("", |launch| launch.flags(["--warm-modules=decimal,nowhere"])) else { return };
     assert_eq!(
         reason,
-        "there is no module `nowhere` outside of the folder of the script; check --warm-modules"
+        "there is no module `nowhere` outside of the directory of the script; check --warm-modules"
     );
 }
 
@@ -81,7 +81,7 @@ fn a_template_that_takes_more_memory_than_it_may() {
 fn an_interpreter_that_ignores_the_prelude() {
     let run = |launch: Launch| {
         let python = launch.dir().join("python3");
-        fs::write(&python, "#!/bin/sh\nexec python3 -I \"$@\"\n").expect("our own folder");
+        fs::write(&python, "#!/bin/sh\nexec python3 -I \"$@\"\n").expect("our own directory");
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(&python, mode).expect("our own file");
         launch.env("PYTHON_EXEC", python)
@@ -98,7 +98,7 @@ fn a_wrapper_that_changes_the_environment() {
     let run = |launch: Launch| {
         let python = launch.dir().join("python3");
         let text = format!("#!/bin/sh\nBOUND_TO=$LOCAL_RANK exec {} \"$@\"\n", real_python().display());
-        fs::write(&python, text).expect("our own folder");
+        fs::write(&python, text).expect("our own directory");
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(&python, mode).expect("our own file");
         launch.env("PYTHON_EXEC", python)
@@ -156,17 +156,17 @@ fn an_interpreter_that_has_changed() {
         move |launch: Launch| {
             let bin = launch.dir().join("venv/bin");
             let real = real_python();
-            let home = real.parent().expect("a folder").display();
-            fs::create_dir_all(&bin).expect("our own folder");
+            let home = real.parent().expect("a directory").display();
+            fs::create_dir_all(&bin).expect("our own directory");
             fs::write(launch.dir().join("venv/pyvenv.cfg"), format!("home = {home}\n"))
-                .expect("our own folder");
+                .expect("our own directory");
             let python = bin.join("python3");
             if is_link {
-                symlink(&real, &python).expect("our own folder");
+                symlink(&real, &python).expect("our own directory");
             } else {
-                let _bytes = fs::copy(&real, &python).expect("our own folder");
+                let _bytes = fs::copy(&real, &python).expect("our own directory");
             }
-            let _bytes = fs::copy(&real, bin.join("python3.new")).expect("our own folder");
+            let _bytes = fs::copy(&real, bin.join("python3.new")).expect("our own directory");
             let args = ["--restarts=1".into(), "--replace".into(), python.clone().into_os_string()];
             launch.env("PYTHON_EXEC", python).args(args)
         }
@@ -182,7 +182,7 @@ fn an_interpreter_that_has_changed() {
 fn a_file_beside_the_script_that_hides_a_module() {
     let run = |launch: Launch| {
         let script = launch.dir().join("warm.py");
-        fs::copy(trainer("warm.py"), &script).expect("our own folder");
+        fs::copy(trainer("warm.py"), &script).expect("our own directory");
         let hiding = launch.dir().join("decimal.py");
         launch.script(script).args(["--restarts=1".into(), "--touch".into(), hiding.into_os_string()])
     };

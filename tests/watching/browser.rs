@@ -1,6 +1,6 @@
 //! The page and the picture of stacks in a real browser, where there is one.
 //!
-//! `DLROVER_SHOTS=FOLDER cargo test -p dlrover-tests --test watching browser` leaves screenshots there, to look at.
+//! `DLROVER_SHOTS=DIR cargo test -p dlrover-tests --test watching browser` leaves screenshots there, to look at.
 
 use std::{
     env,
@@ -34,7 +34,7 @@ impl Browser {
     }
 
     fn run(&self, args: &[&str]) -> String {
-        let profile = tempfile::tempdir().expect("a folder for the browser");
+        let profile = tempfile::tempdir().expect("a directory for the browser");
         let output = Command::new("timeout")
             .args(["60", self.0])
             .args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--timeout=8000"])

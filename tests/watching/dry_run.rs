@@ -74,7 +74,7 @@ fn nothing_is_bound_made_or_started() {
     assert!(plan.stdout.contains("  RANK=<decided at the rendezvous>\n"), "{plan:#?}");
     assert!(plan.stdout.contains("before every start of workers: each node, the network"), "{plan:#?}");
     let mut names: Vec<OsString> =
-        fs::read_dir(plan.dir()).expect("our own folder").flatten().map(|file| file.file_name()).collect();
+        fs::read_dir(plan.dir()).expect("our own directory").flatten().map(|file| file.file_name()).collect();
     names.sort();
     assert_eq!(names, ["stderr", "stdin", "stdout"], "{plan:#?}");
 }

@@ -34,7 +34,7 @@ impl Prometheus {
     /// It scrapes this port every second, as docs/watching.md says.
     fn start(job: &Cluster, scraped: u16, token: &str) -> Self {
         let folder = job.dir().join("prometheus");
-        fs::create_dir(&folder).expect("a folder");
+        fs::create_dir(&folder).expect("a directory");
         fs::write(folder.join("token"), token).expect("a file");
         let config = format!(
             "scrape_configs:\n- job_name: dlrover\n  scrape_interval: 1s\n  authorization: {{ credentials_file: {} }}\n  \

@@ -20,7 +20,7 @@ fn launch() -> Launch {
 }
 
 /// # Panics
-/// There is no report in this folder, or it is not as the schema says.
+/// There is no report in this directory, or it is not as the schema says.
 #[track_caller]
 fn report(dir: &Path) -> Value {
     let text = fs::read_to_string(dir.join("run.json")).expect("a report");
@@ -46,10 +46,10 @@ fn a_success_has_the_world_and_no_failure() {
     assert_eq!((&report["world"]["world_size"], &report["node_rank"]), (&json!(2), &json!(0)));
     assert_eq!(report["world"]["master_addr"], worker.var("MASTER_ADDR"));
     assert_eq!(report["world"]["master_port"].to_string(), worker.var("MASTER_PORT"));
-    let folder = report["log_folder"].as_str().expect("a folder");
+    let folder = report["log_folder"].as_str().expect("a directory");
     assert!(worker.var("TORCHELASTIC_ERROR_FILE").starts_with(folder), "{folder}");
     // The temporary file is gone.
-    let names = fs::read_dir(run.dir()).expect("our own folder").flatten();
+    let names = fs::read_dir(run.dir()).expect("our own directory").flatten();
     assert_eq!(names.filter(|it| it.file_name().to_string_lossy().contains("run.json")).count(), 1);
 }
 
@@ -146,7 +146,7 @@ fn a_file_that_cannot_be_written_is_refused_before_the_workers_start() {
 #[test]
 fn a_folder_that_is_gone_at_the_end_does_not_change_the_exit_code() {
     let run = launch().flags(["--report-json=folder/run.json"]).steps(&["touch started", "work"]);
-    fs::create_dir(run.dir().join("folder")).expect("our own folder");
+    fs::create_dir(run.dir().join("folder")).expect("our own directory");
     let run = run.start();
     run.await_file("started");
     fs::remove_dir(run.dir().join("folder")).expect("it is empty");

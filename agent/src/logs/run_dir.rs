@@ -67,7 +67,7 @@ impl RunDir {
             }
             name = format!("attempt_{restart_count}.{further}");
         }
-        unreachable!("a folder does not hold 2^64 names")
+        unreachable!("a directory does not hold 2^64 names")
     }
 }
 

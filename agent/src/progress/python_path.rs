@@ -2,8 +2,8 @@
 
 /// `PYTHONPATH` with `entry` before what is inherited; `None`: the variable is not set.
 ///
-/// Nothing after a colon would be an entry too, the current folder. So a variable that is set to nothing is the entry
-/// twice, which `start.py` knows.
+/// Nothing after a colon would be an entry too, the current directory. So a variable that is set to nothing is the
+/// entry twice, which `start.py` knows.
 pub(crate) fn with_entry(entry: &[u8], inherited: Option<&[u8]>) -> Vec<u8> {
     match inherited {
         None => entry.to_vec(),

@@ -170,9 +170,9 @@ def become_normal():
 
 
 def become_idle():
-    # Only where it can be undone, which needs RLIMIT_NICE or CAP_SYS_NICE: a worker must not stay idle. A thread that is
-    # idle by itself is no way to import without them: `signal.signal` fails there, and what libraries keep by thread is
-    # lost with it. The result is whether it is idle.
+    # Only where it can be undone, which needs RLIMIT_NICE or CAP_SYS_NICE: a worker must not stay idle. A thread that
+    # is idle by itself is no way to import without them: `signal.signal` fails there, and what libraries keep by
+    # thread is lost with it. The result is whether it is idle.
     def can_return():
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         become_normal()
@@ -265,9 +265,9 @@ def import_one(name, is_learned):
             raise Unfit("importing `%s` failed: %s" % (name, text_of(error)))
         spec = None
     if spec is None:
-        # Of the script's folder, or made while a module of another name was imported.
+        # Of the script's directory, or made while a module of another name was imported.
         if not is_learned:
-            raise Unfit("there is no module `%s` outside of the folder of the script; check --warm-modules" % name)
+            raise Unfit("there is no module `%s` outside of the directory of the script; check --warm-modules" % name)
         return
     places = [spec.origin] if spec.has_location else list(spec.submodule_search_locations or ())
     if is_learned and any(is_of_user(place) for place in places if place):
@@ -560,8 +560,9 @@ def serve_one(parts, fds):
 def serve():
     global guard, of_wrapper, own_argv, personal, script_folder, prelude_of_workers
     parts, _fds = receive()
-    # The guard; the lengths of the command and the environment of this process; how much memory it may take (KiB); whether
-    # it is to be idle; how the modules are known; where workers have their prelude; then the command, the environment and the modules.
+    # The guard; the lengths of the command and the environment of this process; how much memory it may take (KiB);
+    # whether it is to be idle; how the modules are known; where workers have their prelude; then the command, the
+    # environment and the modules.
     guard, argc, envc, limit, idle = [int(part) for part in parts[:5]]
     learned, prelude_of_workers, parts = parts[5] == b"learned", os.fsdecode(parts[6]), parts[7:]
     own_argv = [os.fsdecode(argument) for argument in parts[:argc]]

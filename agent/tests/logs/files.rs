@@ -1,4 +1,4 @@
-//! The folders and files of the logs.
+//! The directories and files of the logs.
 
 use super::*;
 

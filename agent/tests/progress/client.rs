@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The folder of the package.
+/// The directory of the package.
 fn python_source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/wheel/python")
 }

@@ -16,7 +16,7 @@ use std::{
 use agent::{ProgressFiles, Sample};
 use rules::LocalRank;
 
-/// The folder of the modules that the scripts import.
+/// The directory of the modules that the scripts import.
 fn packages() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/progress/packages")
 }

@@ -39,7 +39,7 @@ fn the_interpreter_is_as_it_would_be() {
         let paths =
             ["", ":", "/nowhere", "/nowhere:", ":/nowhere", packages().to_str().unwrap()].map(OsString::from);
         for pythonpath in [None].into_iter().chain(paths.into_iter().map(Some)) {
-            // An empty entry is the current folder, for Python 2 also where the variable has nothing else.
+            // An empty entry is the current directory, for Python 2 also where the variable has nothing else.
             let has_empty = |path: &OsString| path.is_empty() || path.to_string_lossy().contains(':');
             if finders == 0 && pythonpath.as_ref().is_some_and(has_empty) {
                 continue;

@@ -8,9 +8,10 @@
 //! `--rounds N` (10), `--idle-seconds N` (10), `--meetings N` (3), `--hold-seconds N` (0): how long a watched job
 //! stays, to look at its page.
 //!
-//! The master is a real process, found in the folder of this one or named by DLROVER_MASTER. The agents are
+//! The master is a real process, found in the directory of this one or named by DLROVER_MASTER. The agents are
 //! tasks of this process, each with a connection of its own and the calls of a real agent; their workers take no time
-//! to start and to stop. Their cost is part of the figures, and the last agent to get a message waits for the others. Goals are printed with the figures and never asserted.
+//! to start and to stop. Their cost is part of the figures, and the last agent to get a message waits for the others.
+//! Goals are printed with the figures and never asserted.
 
 use std::{io::Write as _, process::ExitCode};
 

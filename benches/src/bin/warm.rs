@@ -6,9 +6,9 @@
 //!         [--device cpu|cuda] [--flash packaging/wheel/python]
 //!
 //! The job is a DDP training on gloo, from a checkpoint after a restart; it needs torch. With `--device cuda` all ranks
-//! use the first device; one rank alone uses NCCL, which does not let two share a device. With `--flash`, which names the
-//! folder of this project's Python package, ranks save to memory and restore from it; torchrun is left out then. A try of
-//! more than 60 s counts as hung. Goals are printed with the figures and never asserted.
+//! use the first device; one rank alone uses NCCL, which does not let two share a device. With `--flash`, which names
+//! the directory of this project's Python package, ranks save to memory and restore from it; torchrun is left out
+//! then. A try of more than 60 s counts as hung. Goals are printed with the figures and never asserted.
 
 use std::{io::Write as _, process::ExitCode};
 

@@ -19,7 +19,7 @@ pub(super) const END: Duration = Duration::from_secs(20);
 /// Lines of the log in an error.
 const LINES: usize = 12;
 
-/// The program: `DLROVER_MASTER`, or the one in the folder of this program.
+/// The program: `DLROVER_MASTER`, or the one in the directory of this program.
 ///
 /// # Errors
 /// There is none.

@@ -99,7 +99,7 @@ pub fn watching(amount: &Amount) -> Outcome<()> {
     Ok(())
 }
 
-/// A folder on a disk, as a state directory is. Removed with the case.
+/// A directory on a disk, as a state directory is. Removed with the case.
 #[derive(Debug)]
 struct Folder(TempDir);
 

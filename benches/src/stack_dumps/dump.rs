@@ -37,7 +37,7 @@ impl Costs {
     }
 }
 
-/// A job whose workers wait, and the folder for its stacks.
+/// A job whose workers wait, and the directory for its stacks.
 pub(super) fn waiting_job(setup: &mut Setup) -> Outcome<(Job, PathBuf)> {
     let stacks = setup.folder("stacks")?;
     let workers = setup.amount.ranks;

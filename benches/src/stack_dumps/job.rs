@@ -34,7 +34,7 @@ pub(super) struct Plan<'a> {
     pub(super) options: &'a [&'a str],
     /// Arguments of the worker.
     pub(super) arguments: &'a [&'a str],
-    /// The folder for the stacks of a hang.
+    /// The directory for the stacks of a hang.
     pub(super) stacks: &'a Path,
     /// The name of the file for the launcher's standard error.
     pub(super) stderr: &'a str,

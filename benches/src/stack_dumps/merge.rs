@@ -88,7 +88,7 @@ fn write(folder: &Path, dumps: &[RankDump]) -> Outcome<()> {
     Ok(())
 }
 
-/// How many files of ranks are in a folder, and their bytes.
+/// How many files of ranks are in a directory, and their bytes.
 fn size(folder: &Path) -> Outcome<(usize, u64)> {
     let (mut files, mut bytes) = (0, 0);
     for entry in fs::read_dir(folder)? {

@@ -47,7 +47,7 @@ struct SoFar {
 }
 
 impl Watches {
-    /// Watches the launcher's program, the folder for the stacks, and the file of the launcher's standard error.
+    /// Watches the launcher's program, the directory for the stacks, and the file of the launcher's standard error.
     pub(super) fn new(program: &Path, folder: &Path, stderr: &Path) -> Outcome<Self> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         let program = inotify.add_watch(program, AddWatchFlags::IN_OPEN)?;

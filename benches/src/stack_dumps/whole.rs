@@ -13,7 +13,7 @@ pub(super) const MERGED: [&str; 4] = ["py_stack.svg", "cpp_stack.svg", "py_stack
 /// What the name of a rank's file ends with.
 pub(super) const EXTENSION: &str = ".stacktrace";
 
-/// Reads the files of all ranks in a folder.
+/// Reads the files of all ranks in a directory.
 pub(super) fn dumps(folder: &Path) -> Outcome<Vec<RankDump>> {
     let mut dumps = Vec::new();
     for entry in fs::read_dir(folder)? {

@@ -1,4 +1,4 @@
-//! A file of a folder of `torch.distributed.checkpoint`, `__<rank>_0.distcp`, which its `FileSystemReader`
+//! A file of a directory of `torch.distributed.checkpoint`, `__<rank>_0.distcp`, which its `FileSystemReader`
 //! reads.
 //!
 //! The client runs the planner, once for each layout; the writer here knows nothing of it. Items lie in the

@@ -30,7 +30,7 @@
 //! - `p` is an odd leaf: a pickle in the skeleton, `offset` from its begin. For what it may hold, see
 //!   [`pickle`](super::pickle).
 //!
-//! For the folders (DCP, safetensors) the root of the tree is a dict whose keys are in [`dcp`](super::dcp)
+//! For the directories (DCP, safetensors) the root of the tree is a dict whose keys are in [`dcp`](super::dcp)
 //! and [`safetensors`](super::safetensors).
 
 mod float;

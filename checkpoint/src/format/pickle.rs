@@ -115,7 +115,7 @@ fn typed_storages(source: &Source<'_>) -> Vec<bool> {
 struct Pickler<'a> {
     source: &'a Source<'a>,
     leaves: std::vec::IntoIter<Leaf>,
-    /// As [`typed_storages`] says; a value of a folder has no tensors and needs none.
+    /// As [`typed_storages`] says; a value of a directory has no tensors and needs none.
     typed: Option<Vec<bool>>,
     /// The number of each storage that is in the pickle, and the storages in the order of these numbers.
     numbers: BTreeMap<usize, usize>,

@@ -1,4 +1,4 @@
-//! A file of a sharded safetensors folder, `shard-<rank + 1>-model-00001-of-00001.safetensors`, which
+//! A file of a sharded safetensors directory, `shard-<rank + 1>-model-00001-of-00001.safetensors`, which
 //! torch's `HuggingFaceStorageReader` and safetensors itself read.
 //!
 //! # What the client gives

@@ -1,4 +1,4 @@
-//! What the job knows of one checkpoint folder.
+//! What the job knows of one checkpoint directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,8 +76,8 @@ impl<N: Ord + Clone> Save<N> {
         })
     }
 
-    /// The node that is to write the manifest: the one with the first shard, while it is there; else any that has written
-    /// a shard; else any member, which may have the folder too.
+    /// The node that is to write the manifest: the one with the first shard, while it is there; else any that has
+    /// written a shard; else any member, which may have the directory too.
     pub(super) fn next_committer(&self, members: &[Member<N>]) -> Option<N> {
         let is_able = |node: &&N| !self.unable.contains(node);
         let is_member = |node: &&N| members.iter().any(|member| member.node == **node);
@@ -124,7 +124,8 @@ pub(super) struct JobFolder<N: Ord> {
     pub(super) floor: Option<u64>,
     pub(super) saves: BTreeMap<u64, Save<N>>,
     /// Saves that all ranks wait for and that have failed. That is told when the manifest of an older one is decided: a
-    /// rank that hears of a failure restores the newest step that counts by then, so all must have heard of that before.
+    /// rank that hears of a failure restores the newest step that counts by then, so all must have heard of that
+    /// before.
     pub(super) postponed: BTreeMap<u64, (Option<u32>, String)>,
     pub(super) failed: BTreeMap<u64, Failure>,
     /// The step that the round restores, if nodes fetch it from others.
@@ -199,7 +200,7 @@ impl<N: Ord + Clone> JobFolder<N> {
         (self.committed, self.committed_in) == (Some(step), Some(saved_in))
     }
 
-    /// A step with a higher number counts, and this job knows it not only from a folder.
+    /// A step with a higher number counts, and this job knows it not only from a directory.
     pub(super) fn knows_newer(&self, step: u64) -> bool {
         self.committed_in.is_some() && self.committed > Some(step)
     }
@@ -225,7 +226,8 @@ impl<N: Ord + Clone> JobFolder<N> {
         failure.is_some_and(|failure| failure.round == round && failure.saved_in >= round)
     }
 
-    /// Remembers that a step was given up, and returns what is known of it. `saved_in` is `None` when no node has said it.
+    /// Remembers that a step was given up, and returns what is known of it. `saved_in` is `None` when no node has said
+    /// it.
     pub(super) fn remember_failure(
         &mut self,
         step: u64,

@@ -1,4 +1,4 @@
-//! Which node has which shard of a folder in memory.
+//! Which node has which shard of a directory in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ impl<N: Ord> Default for Holders<N> {
     }
 }
 
-/// What the shards of a folder are.
+/// What the shards of a directory are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Facts {
     pub(super) n_shards: u32,

@@ -10,19 +10,19 @@ use crate::{
     message::{Dir, MAX_STEP, ShardFile, cut},
 };
 
-/// Steps of a folder that are on their way at the same time.
+/// Steps of a directory that are on their way at the same time.
 const MAX_SAVES: usize = 16;
 
 /// Nodes that are asked for a manifest in the place of one that is gone, and cannot write it: so many do not have the
-/// folder, and the round waits for the answer.
+/// directory, and the round waits for the answer.
 const MAX_REFUSALS: u32 = 4;
 
 /// Bytes of memory that the reports of all steps may take together.
 const MAX_WEIGHT: usize = 256 << 20;
 
 impl<N: Ord + Clone> JobCheckpoints<N> {
-    /// A shard of a step is on disk. It was saved in round `saved_in`, and given up `given_up` times since. After the last
-    /// one a node is told to write the manifest.
+    /// A shard of a step is on disk. It was saved in round `saved_in`, and given up `given_up` times since. After the
+    /// last one a node is told to write the manifest.
     pub fn on_persisted(
         &mut self,
         now: Moment,
@@ -45,7 +45,10 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
             return refuse(format!("the step is {step}; expected at most {MAX_STEP}"));
         }
         if !self.dirs.contains_key(dir) && !self.has_room() {
-            return refuse(format!("the job has checkpoints in {} folders, the maximum", super::MAX_DIRS));
+            return refuse(format!(
+                "the job has checkpoints in {} directories, the maximum",
+                super::MAX_DIRS
+            ));
         }
         let total = self.dirs.values().map(super::JobFolder::weight).fold(0, usize::saturating_add);
         if total.saturating_add(weight(&file)) > MAX_WEIGHT {
@@ -99,8 +102,8 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         self.commit_next(now, dir)
     }
 
-    /// The round that runs restores an older step, and its ranks were told so before the job heard of this one: it must not
-    /// count after that.
+    /// The round that runs restores an older step, and its ranks were told so before the job heard of this one: it
+    /// must not count after that.
     fn is_left_behind(&self, dir: &Dir, step: u64, saved_in: u32) -> bool {
         let point = self.points.iter().find(|point| point.dir == *dir);
         let is_newer = point.is_some_and(|point| {
@@ -119,7 +122,8 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         Order::Fail { dir: dir.clone(), step, saved_in, given_up: 0, reason }
     }
 
-    /// What a node still wants on disk in this round, and the job orders no more, since that step or a newer one counts.
+    /// What a node still wants on disk in this round, and the job orders no more, since that step or a newer one
+    /// counts.
     pub(super) fn answer_late_wishes(&self, node: &N, dir: &Dir) -> Vec<Effect<N>> {
         let Some((folder, floor)) = self.dirs.get(dir).and_then(|folder| Some((folder, folder.floor?)))
         else {
@@ -153,7 +157,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         let Some(save) = folder.saves.get_mut(&step) else { return Vec::new() };
         let Some(node) = save.next_committer(&self.members) else {
             if self.members.is_empty() {
-                // The next round has nodes that may have the folder.
+                // The next round has nodes that may have the directory.
                 return Vec::new();
             }
             let reason = "its manifest was not written, because the nodes that wrote its shards left or were \
@@ -214,8 +218,8 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
             .collect()
     }
 
-    /// A worker has written a step by itself, in this round: files, manifest and tracker. Its node says so before it joins
-    /// the next round, so what that restores is not older.
+    /// A worker has written a step by itself, in this round: files, manifest and tracker. Its node says so before it
+    /// joins the next round, so what that restores is not older.
     pub fn on_written_alone(&mut self, now: Moment, dir: &Dir, step: u64, round: u32) -> Vec<Effect<N>> {
         // Of an earlier round it comes too late: the training has gone on from another step.
         if round < self.round || step > MAX_STEP || !self.dirs.contains_key(dir) && !self.has_room() {
@@ -347,8 +351,8 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         lost.into_iter().flat_map(|(dir, step, reason)| self.fail(now, &dir, step, &reason)).collect()
     }
 
-    /// A node is gone: what it was to commit is committed by another one. Whether the manifest was written already is not
-    /// known, and does not matter: it would be the same.
+    /// A node is gone: what it was to commit is committed by another one. Whether the manifest was written already is
+    /// not known, and does not matter: it would be the same.
     pub(super) fn replace_committer(&mut self, now: Moment, node: &N) -> Vec<Effect<N>> {
         let mut orphaned = Vec::new();
         for (dir, folder) in &mut self.dirs {
@@ -366,11 +370,12 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         orphaned.into_iter().flat_map(|dir| self.commit_next(now, &dir)).collect()
     }
 
-    /// The node that was to write the manifest in the place of another one cannot. Returns whether the next one is asked.
+    /// The node that was to write the manifest in the place of another one cannot. Returns whether the next one is
+    /// asked.
     fn pass_commit_on(&mut self, node: &N, dir: &Dir, step: u64) -> bool {
         let save = self.dirs.get_mut(dir).and_then(|folder| folder.saves.get_mut(&step));
         let Some(save) = save.filter(|save| save.committer.as_ref() == Some(node)) else { return false };
-        // The first one has written to the folder, so that no other can do better.
+        // The first one has written to the directory, so that no other can do better.
         if save.unable.is_empty() && save.files.values().any(|(of, _)| of == node) {
             return false;
         }

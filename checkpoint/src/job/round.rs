@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl<N: Ord + Clone> JobCheckpoints<N> {
-    /// The round is over: its workers end, because something failed or another set of nodes is to run. What is in memory
-    /// goes to disk as soon as the nodes have said what that is; until then nothing is known of their memory.
+    /// The round is over: its workers end, because something failed or another set of nodes is to run. What is in
+    /// memory goes to disk as soon as the nodes have said what that is; until then nothing is known of their memory.
     pub fn end_round(&mut self) {
         for folder in self.dirs.values_mut() {
             folder.holders.clear();
@@ -104,8 +104,8 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         returned
     }
 
-    /// A newer step than `restored`, or that one, which nodes can fetch. Not while a newer step is about to count: that can
-    /// no longer be held up.
+    /// A newer step than `restored`, or that one, which nodes can fetch. Not while a newer step is about to count:
+    /// that can no longer be held up.
     fn plan(&self, dir: &Dir, world: u32, restored: Option<u64>) -> Option<FetchPlan<N>> {
         let plan = self.fetchable(dir, world).filter(|plan| Some(plan.step) >= restored)?;
         let saves = &self.dirs.get(dir)?.saves;
@@ -113,12 +113,12 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         (!saves.iter().any(counts_soon)).then_some(plan)
     }
 
-    /// Steps that are on their way to disk and newer than the step that all ranks can restore at once: all ranks wait for
-    /// at most one of them, and the others whose manifest is not ordered are given up. They must not count later, when the
-    /// training has gone on from another step.
+    /// Steps that are on their way to disk and newer than the step that all ranks can restore at once: all ranks wait
+    /// for at most one of them, and the others whose manifest is not ordered are given up. They must not count later,
+    /// when the training has gone on from another step.
     ///
-    /// What is complete but for its manifest can no longer be held up, so it is waited for; so is the newest step when it
-    /// is not in memory everywhere.
+    /// What is complete but for its manifest can no longer be held up, so it is waited for; so is the newest step when
+    /// it is not in memory everywhere.
     fn choose_pending(
         &mut self,
         dir: &Dir,
@@ -213,7 +213,8 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         effects
     }
 
-    /// Steps that the only writer of a shard is about to write: they are waited for like those that the job has ordered.
+    /// Steps that the only writer of a shard is about to write: they are waited for like those that the job has
+    /// ordered.
     fn adopt_wishes(&mut self, now: Moment, dir: &Dir) {
         let until = now.plus(self.save_timeout_ms);
         let Some(folder) = self.dirs.get_mut(dir) else { return };
@@ -238,7 +239,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         }
     }
 
-    /// After a failure: each folder whose shards are all known, and whose first writer is.
+    /// After a failure: each directory whose shards are all known, and whose first writer is.
     pub(super) fn break_all(&mut self, now: Moment) -> Vec<Effect<N>> {
         let Some(awaited) = self.awaited.as_ref().filter(|_| self.saves_at_breakpoint) else {
             return Vec::new();

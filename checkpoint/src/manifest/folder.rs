@@ -1,4 +1,4 @@
-//! What a checkpoint folder offers to a load.
+//! What a checkpoint directory offers to a load.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ impl Tracker {
     }
 }
 
-/// The documents of a checkpoint folder.
+/// The documents of a checkpoint directory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Folder {
     pub tracker: Tracker,
@@ -52,7 +52,7 @@ impl Folder {
     pub fn step(&self) -> Option<u64> {
         match self.tracker {
             Tracker::Step(step) => Some(step),
-            // A folder whose tracker is lost still has its manifests.
+            // A directory whose tracker is lost still has its manifests.
             Tracker::Missing | Tracker::Unusable(_) => self.manifests.keys().next_back().copied(),
         }
     }
@@ -68,7 +68,7 @@ impl Folder {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     pub step: u64,
-    /// What the client opens: a file, or a folder.
+    /// What the client opens: a file, or a directory.
     pub path: String,
     /// What must hold before it does.
     pub files: Vec<FileCheck>,

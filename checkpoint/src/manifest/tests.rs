@@ -1,4 +1,4 @@
-//! Documents of folders, right and wrong.
+//! Documents of directories, right and wrong.
 
 use std::collections::BTreeMap;
 

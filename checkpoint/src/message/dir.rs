@@ -1,4 +1,4 @@
-//! Checkpoint folders and paths, as clients name them.
+//! Checkpoint directories and paths, as clients name them.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub enum PathError {
     Control { path: String },
 }
 
-/// An absolute path without `..`, `.`, empty components and a slash at the end: two names of one folder are equal,
+/// An absolute path without `..`, `.`, empty components and a slash at the end: two names of one directory are equal,
 /// links aside.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Dir(String);
@@ -56,13 +56,13 @@ impl Dir {
         &self.0
     }
 
-    /// The path of something in the folder.
+    /// The path of something in the directory.
     #[must_use]
     pub fn join(&self, relative: &str) -> String {
         if self.0 == "/" { format!("/{relative}") } else { format!("{}/{relative}", self.0) }
     }
 
-    /// The path from this folder on, when `path` is below it.
+    /// The path from this directory on, when `path` is below it.
     #[must_use]
     pub fn strip<'a>(&self, path: &'a str) -> Option<&'a str> {
         let rest = if self.0 == "/" { path } else { path.strip_prefix(self.0.as_str())? };

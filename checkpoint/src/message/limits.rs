@@ -16,7 +16,7 @@ pub const MAX_RUN_ID: usize = 256;
 /// The last step: every reader of JSON keeps numbers up to here.
 pub const MAX_STEP: u64 = (1 << 53) - 1;
 
-/// Ranks of a world, and shards of a folder, at most.
+/// Ranks of a world, and shards of a directory, at most.
 pub const MAX_WORLD: u32 = 1 << 20;
 
 /// Bytes of a slot at most: 16 TiB.

@@ -175,7 +175,7 @@ pub enum Reply {
         /// With `memory`, whose file descriptor comes with the line: the slot and its size.
         slot: Option<u64>,
         bytes: Option<u64>,
-        /// With `disk`: the file, or the folder.
+        /// With `disk`: the file, or the directory.
         path: Option<String>,
         /// Why it is this source and not a better one.
         reason: String,

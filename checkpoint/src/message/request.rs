@@ -82,7 +82,7 @@ impl Hello {
 pub struct Wish {
     pub storage: Storage,
     /// Absolute; empty: the default. The default of `pt` is the file `<dir>/<step>/rank_<rank>.pt`, of the others the
-    /// folder `<dir>/<step>`.
+    /// directory `<dir>/<step>`.
     pub path: String,
     /// This node writes the step. Of a replicated shard only one node does.
     pub writes_disk: bool,

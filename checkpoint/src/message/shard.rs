@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::dir::Dir;
 
-/// A shard: one part of the checkpoints in one folder.
+/// A shard: one part of the checkpoints in one directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ShardId {
     pub dir: Dir,
@@ -29,7 +29,7 @@ pub enum Role {
 pub enum Format {
     /// What `torch.save` writes: one file for each shard.
     Pt,
-    /// A folder of torch's distributed checkpoints.
+    /// A directory of torch's distributed checkpoints.
     Dcp,
     /// Sharded safetensors.
     Safetensors,
@@ -140,7 +140,7 @@ impl ShardState {
 /// Size and checksums of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileSum {
-    /// Relative to the checkpoint folder when it is below it, else absolute.
+    /// Relative to the checkpoint directory when it is below it, else absolute.
     pub file: String,
     pub bytes: u64,
     /// Bytes of each chunk but the last; at least 64 MiB, doubled until there are at most 64 chunks.
@@ -158,12 +158,12 @@ pub struct ShardFile {
     pub world: u32,
     pub replicated: bool,
     pub format: Format,
-    /// Relative to the checkpoint folder when it is below it, else absolute.
+    /// Relative to the checkpoint directory when it is below it, else absolute.
     pub file: String,
     pub bytes: u64,
     pub chunk_bytes: u64,
     pub crc32: Vec<u32>,
-    /// Other files of this shard, as the `.metadata` that shard 0 of a folder of torch has.
+    /// Other files of this shard, as the `.metadata` that shard 0 of a directory of torch has.
     #[serde(default)]
     pub also: Vec<FileSum>,
 }
@@ -192,7 +192,7 @@ pub enum RestoreSource {
     Disk,
 }
 
-/// What all ranks of a round restore of a folder. A folder without one is restored from disk, by its tracker.
+/// What all ranks of a round restore of a directory. A directory without one is restored from disk, by its tracker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestorePoint {
     pub dir: Dir,
@@ -206,8 +206,8 @@ pub struct RestorePoint {
     /// How often `pending` had been given up before: only what is told of a later try is the answer.
     #[serde(default)]
     pub given_up: u32,
-    /// A newer step that some nodes fetch from the memory of others. A load waits until all of them have it, and takes it
-    /// from memory, or until one cannot have it. Never together with `pending`.
+    /// A newer step that some nodes fetch from the memory of others. A load waits until all of them have it, and takes
+    /// it from memory, or until one cannot have it. Never together with `pending`.
     #[serde(default)]
     pub fetched: Option<FetchedStep>,
 }
@@ -231,8 +231,8 @@ pub struct FetchedStep {
     pub step: u64,
     /// What is fetched, each with the first rank of the node that fetches it. A node is told of its own.
     pub fetches: Vec<(u32, Fetch)>,
-    /// The first ranks of nodes that were not in the round before: what they have in memory is of an earlier course of the
-    /// training, whose steps have the same numbers, and goes first. A node is told of its own.
+    /// The first ranks of nodes that were not in the round before: what they have in memory is of an earlier course of
+    /// the training, whose steps have the same numbers, and goes first. A node is told of its own.
     #[serde(default)]
     pub void: Vec<u32>,
 }

@@ -120,8 +120,8 @@ pub struct NoRoom {
 /// Files that were written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
-    /// With absolute names; the first is the one of the shard: for `pt` the target, else a file in the target folder.
-    /// Never empty.
+    /// With absolute names; the first is the one of the shard: for `pt` the target, else a file in the target
+    /// directory. Never empty.
     pub files: Vec<FileSum>,
     /// How long it took, in milliseconds.
     pub millis: u64,
@@ -185,7 +185,7 @@ pub struct Persist {
     pub replicated: bool,
     pub layout_id: u64,
     pub format: Format,
-    /// Absolute: the file for [`Format::Pt`], the folder of the step for the others. Folders are made as needed.
+    /// Absolute: the file for [`Format::Pt`], the directory of the step for the others. Directories are made as needed.
     pub target: String,
 }
 
@@ -200,8 +200,8 @@ pub struct FileCheck {
     pub crc32: Option<(u64, Vec<u32>)>,
 }
 
-/// An effect of a saver. Effects on one folder (reading it, its documents, removals) are carried out in their order, and
-/// answered in it.
+/// An effect of a saver. Effects on one directory (reading it, its documents, removals) are carried out in their
+/// order, and answered in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Send the line, and the descriptors with its first byte. A client that does not take it is disconnected by the
@@ -218,15 +218,15 @@ pub enum Effect {
     FreeSlots { slots: Vec<SlotId> },
     /// Read and check the header of a slot that no process writes.
     ReadHeader { slot: SlotId },
-    /// Write a slot to disk, on a thread of its own. A file in the place of one that is there waits under another name for
-    /// [`Effect::WriteManifest`]: the one that is there may be a file of the step that counts.
+    /// Write a slot to disk, on a thread of its own. A file in the place of one that is there waits under another name
+    /// for [`Effect::WriteManifest`]: the one that is there may be a file of the step that counts.
     Persist(Box<Persist>),
     /// End this write; [`Event::PersistEnded`] follows all the same.
     CancelPersist { persist: PersistId },
     /// Write `<dir>/.dlrover/<step>.json`, then `<dir>/dlrover_latest.txt`: each to a temporary file, fsync, rename,
-    /// fsync of the folder. The shell puts the time into the manifest. Before that it looks whether the files of all shards
-    /// are there, with their sizes: another node has written them, and may have another folder of this name. Files that wait
-    /// for their names get them just before the manifest has its own.
+    /// fsync of the directory. The shell puts the time into the manifest. Before that it looks whether the files of
+    /// all shards are there, with their sizes: another node has written them, and may have another directory of this
+    /// name. Files that wait for their names get them just before the manifest has its own.
     /// Without `sets_tracker` the tracker stays: it names a newer step.
     WriteManifest { dir: Dir, manifest: Box<Manifest>, sets_tracker: bool },
     /// Read the tracker and all manifests. With `sweep`, remove temporary files of dead processes first.
@@ -235,10 +235,10 @@ pub enum Effect {
     CheckFiles { check: CheckId, files: Vec<FileCheck> },
     /// Nothing waits for this check any more: end it, or do not begin it. [`Event::FilesChecked`] may follow.
     CancelCheck { check: CheckId },
-    /// Remove a step: its manifest first if `manifest`; without, nothing is removed of a step that has one on disk, since
-    /// another node has written it. Then these files (absolute; a missing one is no error), then
-    /// `<dir>/<step>` if it is empty. Of `staged` (absolute) only what waits for these names as a file of this step, and that
-    /// in any case. Nothing is answered; what fails is logged by the shell.
+    /// Remove a step: its manifest first if `manifest`; without, nothing is removed of a step that has one on disk,
+    /// since another node has written it. Then these files (absolute; a missing one is no error), then
+    /// `<dir>/<step>` if it is empty. Of `staged` (absolute) only what waits for these names as a file of this step,
+    /// and that in any case. Nothing is answered; what fails is logged by the shell.
     Remove { dir: Dir, step: u64, manifest: bool, files: Vec<String>, staged: Vec<String> },
     /// Listen for savers of other nodes, at any port of all addresses. Once.
     Listen,
@@ -246,8 +246,8 @@ pub enum Effect {
     Send { send: SendId, slot: SlotId, sent: Sent },
     /// Tell a node that has asked why it gets nothing.
     RefuseSend { send: SendId, reason: String },
-    /// End this: the slot is about to be written. What was read of the slot after this effect must not count at the other
-    /// end. [`Event::SendEnded`] follows all the same.
+    /// End this: the slot is about to be written. What was read of the slot after this effect must not count at the
+    /// other end. [`Event::SendEnded`] follows all the same.
     CancelSend { send: SendId },
     /// Fetch a slot from another node, on a thread of its own. No byte for so long is an error.
     Fetch(Box<FetchOrder>),

@@ -21,7 +21,7 @@ pub(super) enum Loading {
     Header { slot: SlotId, step: u64, reason: String },
     /// A step that is being written: it is decided which one all ranks restore.
     Fate { pending: u64 },
-    /// The documents of the folder are being read; `reading` is the number of that read.
+    /// The documents of the directory are being read; `reading` is the number of that read.
     Folder { reading: u64, exactly: Option<u64>, at_most: Option<u64>, reason: String },
     /// Files of the first of these.
     Files { check: CheckId, left: VecDeque<Candidate>, passed: Vec<String>, reason: String },

@@ -16,7 +16,7 @@ const MAX_CONNECTIONS: usize = 1024;
 /// Shards of a node at most.
 pub(super) const MAX_SHARDS: usize = 256;
 
-/// How long a hello waits for its round, for the death of the writer before it, and for the folder.
+/// How long a hello waits for its round, for the death of the writer before it, and for the directory.
 const HELLO_MS: u64 = 10_000;
 
 /// How long a load may take: a file of 24 GB is read in less than a minute, one of a file system that hangs never.
@@ -32,7 +32,7 @@ pub(super) fn refuse(code: ErrorCode, text: impl AsRef<str>) -> Option<Answer> {
 }
 
 fn refuse_folder() -> Option<Answer> {
-    let text = format!("this node has checkpoints in {MAX_DIRS} folders, the maximum; use one of them");
+    let text = format!("this node has checkpoints in {MAX_DIRS} directories, the maximum; use one of them");
     refuse(ErrorCode::TooMany, text)
 }
 
@@ -108,8 +108,8 @@ impl Saver {
         self.drop_unanswered(connection, client.pending);
     }
 
-    /// A slot that was to be read, but was never given out, is not pinned any longer. Files are not read for a client that is
-    /// gone: those of the next round would be read after them.
+    /// A slot that was to be read, but was never given out, is not pinned any longer. Files are not read for a client
+    /// that is gone: those of the next round would be read after them.
     fn drop_unanswered(&mut self, connection: Connection, pending: Option<Pending>) {
         if let Some(Pending::Load { loading: Loading::Files { check, .. }, .. }) = pending {
             self.effects.push(Effect::CancelCheck { check });
@@ -132,8 +132,8 @@ impl Saver {
 
     /// Carries out requests as far as possible.
     pub(super) fn advance_clients(&mut self) {
-        // What one client does can free what another waits for, so until nothing moves. Each turn answers a request, and
-        // there are so many at most.
+        // What one client does can free what another waits for, so until nothing moves. Each turn answers a request,
+        // and there are so many at most.
         loop {
             let connections: Vec<Connection> = self.clients.keys().copied().collect();
             let mut moved = false;
@@ -330,7 +330,7 @@ impl Saver {
         Ok(terms)
     }
 
-    /// Answers `hello`. `None`: the reply comes later, when the round is known and the folder was read.
+    /// Answers `hello`. `None`: the reply comes later, when the round is known and the directory was read.
     fn hello_answer(
         &mut self,
         connection: Connection,
@@ -368,7 +368,7 @@ impl Saver {
         let process = self.clients.get(&connection)?.process;
         if hello.role == Role::Writer {
             if !self.shards.contains_key(&shard) && !self.has_room_for_shard(&shard) {
-                let text = format!("this node has {MAX_SHARDS} shards, the maximum; use fewer folders");
+                let text = format!("this node has {MAX_SHARDS} shards, the maximum; use fewer directories");
                 return refuse(TooMany, text);
             }
             let writer = self.shards.get(&shard).and_then(|shard| shard.writer);

@@ -43,8 +43,8 @@ pub(super) struct Fetching {
 }
 
 impl Saver {
-    /// The job says something of fetches: of this round, or of one that is still to begin here, since the agent passes a
-    /// round on when its workers are about to start.
+    /// The job says something of fetches: of this round, or of one that is still to begin here, since the agent passes
+    /// a round on when its workers are about to start.
     pub(super) fn on_fetch_order(&mut self, order: ToSaver) {
         let (ToSaver::Fetch { round, .. }
         | ToSaver::Fetched { round, .. }
@@ -316,7 +316,7 @@ impl Saver {
         self.tell(FromSaver::FetchFailed { dir, step, shard, reason: cut(reason) });
     }
 
-    /// What is under way is not used. With a folder, only what is of that.
+    /// What is under way is not used. With a directory, only what is of that.
     pub(super) fn cancel_fetches(&mut self, dir: Option<&Dir>) {
         let of_dir = self.shards.iter_mut().filter(|(id, _)| dir.is_none_or(|dir| id.dir == *dir));
         for it in of_dir.flat_map(|(_, shard)| &mut shard.fetching) {
@@ -376,8 +376,9 @@ impl Saver {
 }
 
 impl Shard {
-    /// A slot of the layout that a fetch may take: one without a step, or with one that is not needed. Of a replica that is
-    /// each but the newest; of a shard that is restored, before any worker saves, each but the one that is `kept`.
+    /// A slot of the layout that a fetch may take: one without a step, or with one that is not needed. Of a replica
+    /// that is each but the newest; of a shard that is restored, before any worker saves, each but the one that is
+    /// `kept`.
     fn spare(&self, kept: Option<u64>) -> Option<SlotId> {
         let newest = self.newest().map(|slot| slot.id);
         let is_spare = |slot: &&Slot| match &slot.state {

@@ -1,4 +1,4 @@
-//! Checkpoint folders: what is known of their documents, what is written there, and what is deleted.
+//! Checkpoint directories: what is known of their documents, what is written there, and what is deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,16 +15,16 @@ use crate::{
     retention,
 };
 
-/// Folders that a saver knows at most.
+/// Directories that a saver knows at most.
 pub(super) const MAX_DIRS: usize = 256;
 
-/// Manifests of a folder that wait to be written.
+/// Manifests of a directory that wait to be written.
 const MAX_COMMITS: usize = 8;
 
 /// Steps whose end is remembered for loads and waits.
 const REMEMBERED: usize = 256;
 
-/// What is known of a folder.
+/// What is known of a directory.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     /// As it was read last, and changed by this saver since.
@@ -40,7 +40,7 @@ pub(super) struct Known {
     commits: BTreeMap<u64, Box<Manifest>>,
     /// The one that this saver has written last, as it was ordered.
     written: Option<Box<Manifest>>,
-    /// Steps whose files are to be removed, and the reading of the folder that ends after that.
+    /// Steps whose files are to be removed, and the reading of the directory that ends after that.
     removed: BTreeMap<u64, Option<u64>>,
     /// Of steps that the job has decided.
     fates: BTreeMap<u64, Decision>,
@@ -83,8 +83,8 @@ impl Known {
         self.folder.as_ref().and_then(Folder::step)
     }
 
-    /// Whether a step counts that was saved in a round; `None`: it is not decided. Steps of a course of the training that
-    /// was given up have the same numbers.
+    /// Whether a step counts that was saved in a round; `None`: it is not decided. Steps of a course of the training
+    /// that was given up have the same numbers.
     pub(super) fn fate_of_save(&self, step: u64, round: u32) -> Option<bool> {
         match *self.fates.get(&step)? {
             Decision::Counts { said_in } => (said_in >= round).then_some(true),
@@ -150,7 +150,7 @@ impl Known {
 }
 
 impl Saver {
-    /// Whether one more folder can be known. What nothing refers to is forgotten first.
+    /// Whether one more directory can be known. What nothing refers to is forgotten first.
     pub(super) fn has_room_for_folder(&mut self) -> bool {
         if self.dirs.len() < MAX_DIRS {
             return true;
@@ -166,7 +166,7 @@ impl Saver {
         self.dirs.len() < MAX_DIRS
     }
 
-    /// Has the folder read, and returns the number of the reading, which begins after this moment.
+    /// Has the directory read, and returns the number of the reading, which begins after this moment.
     pub(super) fn read_folder(&mut self, dir: &Dir) -> u64 {
         let known = self.dirs.entry(dir.clone()).or_default();
         if known.started > known.ended {
@@ -190,7 +190,7 @@ impl Saver {
             Ok(folder) => (known.folder, known.error) = (Some(folder), None),
             Err(error) => {
                 known.error = Some(cut(&error));
-                self.warn(format!("the checkpoint folder {dir} cannot be read: {error}"));
+                self.warn(format!("the checkpoint directory {dir} cannot be read: {error}"));
             }
         }
         let ended = self.dirs.get(dir).map_or(0, |known| known.ended);
@@ -280,8 +280,8 @@ impl Saver {
         self.next_commit(dir);
     }
 
-    /// Whether a worker has written a newer step by itself, while this one was on its way: the tracker names that one, and
-    /// must not go back.
+    /// Whether a worker has written a newer step by itself, while this one was on its way: the tracker names that one,
+    /// and must not go back.
     fn is_behind(&self, dir: &Dir, step: u64, saved_in: Option<u32>) -> bool {
         let shards = self.shards.iter().filter(|(id, _)| id.dir == *dir).map(|(_, shard)| shard);
         let mut reports = shards.flat_map(|shard| &shard.reports).filter(|report| report.step == step);
@@ -355,7 +355,7 @@ impl Saver {
     /// The step will not count, unless it was saved after round `saved_in`.
     pub(super) fn remember_failure(&mut self, dir: &Dir, step: u64, saved_in: Option<u32>, given_up: u32) {
         let said_in = self.round();
-        // Of a folder that no client has named yet too: one that will may wait for just this.
+        // Of a directory that no client has named yet too: one that will may wait for just this.
         let known = self.dirs.entry(dir.clone()).or_default();
         let before = match known.fates.get(&step) {
             Some(Decision::Failed { given_up, .. }) => *given_up,
@@ -398,7 +398,7 @@ impl Saver {
         let Some(known) = self.dirs.get_mut(dir) else { return false };
         let reading = match known.removed.get(&step) {
             None => return false,
-            // A reading of the folder ends after what was to be done there before.
+            // A reading of the directory ends after what was to be done there before.
             Some(None) => self.read_folder(dir),
             Some(Some(reading)) => *reading,
         };
@@ -411,7 +411,7 @@ impl Saver {
         true
     }
 
-    /// Steps of a folder that are written, loaded or waited for.
+    /// Steps of a directory that are written, loaded or waited for.
     fn busy_steps(&self, dir: &Dir) -> BTreeSet<u64> {
         let shards = || self.shards.iter().filter(|(id, _)| id.dir == *dir).map(|(_, shard)| shard);
         let written = shards().flat_map(|shard| shard.on_their_way().map(|held| held.step));

@@ -72,7 +72,7 @@ impl Saver {
                         self.offer(connection, &folder, exactly, at_most, reason)
                     }
                     (Some(error), _) => {
-                        let text = format!("the checkpoint folder {dir} cannot be read: {error}");
+                        let text = format!("the checkpoint directory {dir} cannot be read: {error}");
                         (Loading::Start, refuse(ErrorCode::NothingLoads, text))
                     }
                 }
@@ -161,7 +161,7 @@ impl Saver {
         (Loading::Folder { reading, exactly, at_most, reason }, None)
     }
 
-    /// Checks what the folder has, best first.
+    /// Checks what the directory has, best first.
     fn offer(
         &mut self,
         connection: Connection,
@@ -206,7 +206,7 @@ impl Saver {
             let why = if passed.is_empty() { "it has no step on disk".to_owned() } else { passed.join("; ") };
             let text = format!(
                 "no checkpoint in {dir} can be loaded: {why} ({reason}). Training does not start from scratch: \
-                 restore the files, or use another folder"
+                 restore the files, or use another directory"
             );
             return (Loading::Start, refuse(ErrorCode::NothingLoads, text));
         };

@@ -11,7 +11,7 @@ use crate::{
 /// How long the agent waits for what is in memory after the end of all workers. Their pidfds are readable by then.
 const GONE_MS: u64 = 5_000;
 
-/// Folders of a round's restore points at most.
+/// Directories of a round's restore points at most.
 const MAX_POINTS: usize = super::folders::MAX_DIRS;
 
 /// A round.
@@ -109,7 +109,7 @@ impl Saver {
                 slot.pins.retain(|connection, _| pins.contains_key(connection));
             }
         }
-        // Another node may write the folders in this round, or have written them.
+        // Another node may write the directories in this round, or have written them.
         for known in self.dirs.values_mut() {
             known.begin_round(round);
         }

@@ -77,7 +77,7 @@ impl Bench {
         self.handle(Event::Received { connection, request: Ok(request) })
     }
 
-    /// A connection that was welcomed; the folder is empty when it is read.
+    /// A connection that was welcomed; the directory is empty when it is read.
     fn admitted(&mut self, process: Process, hello: Hello) -> Connection {
         let connection = self.connect(process);
         let dir = hello.dir.clone();

@@ -1,4 +1,4 @@
-//! Slots in folders, as python/case.py writes them, and the files of them.
+//! Slots in directories, as python/case.py writes them, and the files of them.
 
 use std::{
     fs::{self, File},
@@ -24,7 +24,7 @@ const DATA_OFF: u64 = 1 << 32;
 /// is 0.
 const HOLE: u64 = 1 << 30;
 
-/// Makes the files of every slot in a folder: in its own folder, or beside it when that has a file `shard`.
+/// Makes the files of every slot in a directory: in its own directory, or beside it when that has a file `shard`.
 /// A file without a name is `file.pt`.
 pub fn write_all(root: &Path) {
     let mut folders: Vec<PathBuf> = fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).collect();

@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-/// Runs a script of this folder and returns what it wrote.
+/// Runs a script of this directory and returns what it wrote.
 #[track_caller]
 pub fn run(python: &OsStr, script: &str, arguments: &[&OsStr], variables: &[(&str, &str)]) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/formats/python");

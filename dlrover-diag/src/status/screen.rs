@@ -134,7 +134,7 @@ fn head(status: &JobStatus, style: &Style) -> String {
     text
 }
 
-/// One checkpoint folder.
+/// One checkpoint directory.
 fn checkpoint_fact(checkpoint: &CheckpointStatus) -> String {
     let step = |step: Option<u64>| step.map_or_else(|| "none".to_owned(), |step| format!("step {step}"));
     let mut text = format!(
@@ -154,7 +154,8 @@ fn checkpoint_fact(checkpoint: &CheckpointStatus) -> String {
     text
 }
 
-/// At most the last `most` events, with an empty line above. Equal ones in a row are one line, with the time of the last.
+/// At most the last `most` events, with an empty line above. Equal ones in a row are one line, with the time of the
+/// last.
 fn events(status: &JobStatus, style: &Style, most: usize) -> String {
     let mut lines: Vec<String> = Vec::new();
     let mut times = 1;

@@ -162,7 +162,7 @@ impl Settings {
             },
             timeout: Timeout { reconnect_grace, heartbeat_timeout: Some(heartbeat_timeout) },
             stacks: StacksConfig {
-                // Without a folder of its own, where it was started.
+                // Without a directory of its own, where it was started.
                 folders: hang::folders(
                     env,
                     Some(match file(&given.state_dir, env, None) {

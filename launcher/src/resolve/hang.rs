@@ -24,7 +24,7 @@ pub(crate) const PROGRESS: &[&str] = &["auto", "declared"];
 /// xpu_timer's variable for the timeout.
 const TIMEOUT_VARIABLE: &str = "XPU_TIMER_HANG_TIMEOUT";
 
-/// xpu_timer's variable for the folder of stacks, and its default.
+/// xpu_timer's variable for the directory of stacks, and its default.
 const FOLDER_VARIABLE: &str = "XPU_TIMER_TIMELINE_PATH";
 const DEFAULT_FOLDER: &str = "/root/timeline";
 
@@ -95,7 +95,7 @@ pub(super) fn is_progress_automatic(cli: &Cli) -> Result<bool, Invalid> {
     Ok(one_of(cli, Flag::Progress)? == "auto")
 }
 
-/// The folder for stacks that the environment names, or the usual one, in which each job has its own.
+/// The directory for stacks that the environment names, or the usual one, in which each job has its own.
 #[must_use]
 pub fn stack_folder(env: Environment<'_>) -> StackFolder {
     match env.get_filled(FOLDER_VARIABLE) {

@@ -22,7 +22,7 @@ use crate::{MAX_REQUEST_BYTES, pb};
 #[cfg(test)]
 mod tests;
 
-/// Shards of one node, in all folders.
+/// Shards of one node, in all directories.
 const MAX_SHARDS: usize = 1024;
 
 /// The bytes of what a node has in memory, of a request. The rest has room for everything else that it says.
@@ -34,7 +34,7 @@ const MAX_TICKET: usize = 64;
 /// Shards that a node fetches of one step.
 const MAX_FETCHES: usize = 1024;
 
-/// Folders whose steps are decided for all nodes.
+/// Directories whose steps are decided for all nodes.
 const MAX_RESTORED: usize = 64;
 
 /// A report of a node about its checkpoints.
@@ -196,8 +196,8 @@ pub fn checkpoint_progress(node_id: String, progress: CheckpointProgress) -> pb:
     pb::CheckpointReport { node_id, report: Some(report) }
 }
 
-/// By folder, as much as fits into a request: of what is left out the master knows nothing, so that it is restored from
-/// disk.
+/// By directory, as much as fits into a request: of what is left out the master knows nothing, so that it is restored
+/// from disk.
 pub(super) fn folders(shards: Vec<ShardState>) -> Vec<pb::CheckpointFolder> {
     let mut folders: Vec<pb::CheckpointFolder> = Vec::new();
     let (mut bytes, mut count) = (0, 0);

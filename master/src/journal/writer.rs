@@ -262,7 +262,7 @@ mod tests {
         let mut journal = Journal::start(Folder::hold(dir.path()).unwrap(), 1, snapshot).unwrap();
         journal.append(Moment::START, vec![testing::joined("b")]);
         journal.clear().await.unwrap();
-        let folder = Folder::hold(dir.path()).expect("the folder is free");
+        let folder = Folder::hold(dir.path()).expect("the directory is free");
         assert!(Recovered::read(&folder).unwrap().is_none());
     }
 

@@ -76,7 +76,7 @@ pub fn number_in(file: &Path) -> Option<i32> {
     fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok())
 }
 
-/// A script with a daemon child, both ignoring SIGTERM, that writes their process ids into a folder.
+/// A script with a daemon child, both ignoring SIGTERM, that writes their process ids into a directory.
 pub fn ignores_sigterm(folder: &tempfile::TempDir, then: &str) -> String {
     let folder = folder.path().display();
     format!(

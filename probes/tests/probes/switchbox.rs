@@ -22,7 +22,7 @@ mod unfit;
 /// The timeout of a hanging tool: longer than an answering one takes on a busy machine.
 const SHORT: Duration = Duration::from_secs(4);
 
-/// A folder with a tool and a log of its calls.
+/// A directory with a tool and a log of its calls.
 struct Box {
     folder: tempfile::TempDir,
 }
@@ -41,7 +41,7 @@ fn settings() -> Settings {
 
 impl Box {
     /// A tool that runs this script. `$A` and `$B` are the GPUs, `$TURN` counts this pair's calls from 1, `$DIR` is
-    /// the folder. `say MB` prints a bandwidth.
+    /// the directory. `say MB` prints a bandwidth.
     fn with(script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let text = format!(

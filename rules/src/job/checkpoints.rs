@@ -25,8 +25,8 @@ impl Job {
         node: &NodeId,
         report: CheckpointReport,
     ) -> Vec<Effect> {
-        // Of a node that is neither in the job nor has left it with checkpoints to write, nothing is known, but for what is on
-        // disk: one that comes back says that before it joins, since a round may begin with that.
+        // Of a node that is neither in the job nor has left it with checkpoints to write, nothing is known, but for
+        // what is on disk: one that comes back says that before it joins, since a round may begin with that.
         let is_on_disk = matches!(report, CheckpointReport::WrittenAlone { .. });
         if !self.nodes.contains_key(node) && !self.savers.contains(node) && !is_on_disk {
             return Vec::new();
@@ -140,7 +140,7 @@ impl Job {
         self.checkpoints().take_over(round.0, members);
     }
 
-    /// The newest step of a folder that is complete on disk, as far as is known.
+    /// The newest step of a directory that is complete on disk, as far as is known.
     #[must_use]
     pub fn step_on_disk(&self, dir: &Dir) -> Option<u64> {
         self.checkpoints.as_ref()?.committed(dir)

@@ -1,10 +1,11 @@
-//! The saver of this node, which keeps checkpoints in memory: when it is started, what it is told of rounds and workers,
-//! what the master hears of it, and what is written before the launcher exits. What the saver itself decides is in
-//! [`checkpoint::slots`].
+//! The saver of this node, which keeps checkpoints in memory: when it is started, what it is told of rounds and
+//! workers, what the master hears of it, and what is written before the launcher exits. What the saver itself decides
+//! is in [`checkpoint::slots`].
 //!
 //! Workers find its socket in their environment. It is started when the first of them connects, so a run without
-//! checkpoints in memory has none. When it dies, the next connection starts another one: a worker that has written a step
-//! by itself meanwhile tells it, and it keeps checkpoints in memory again. Nothing here waits for a disk but the end of the run.
+//! checkpoints in memory has none. When it dies, the next connection starts another one: a worker that has written a
+//! step by itself meanwhile tells it, and it keeps checkpoints in memory again. Nothing here waits for a disk but the
+//! end of the run.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -57,8 +58,8 @@ pub(super) struct Checkpoints {
     asked: Option<(Round, Moment)>,
     /// What it said last.
     shards: Vec<ShardState>,
-    /// The newest step of each folder that workers of this round have written by themselves. The master must know before
-    /// it puts the next round together, even if its stream or the saver was away when that was said.
+    /// The newest step of each directory that workers of this round have written by themselves. The master must know
+    /// before it puts the next round together, even if its stream or the saver was away when that was said.
     written_alone: BTreeMap<Dir, u64>,
     /// Savers that have died in this round.
     losses: u32,

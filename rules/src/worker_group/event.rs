@@ -74,10 +74,10 @@ pub enum Event {
     Probing { at: CheckRound, probed: Probed },
     /// The test ended.
     Probed { report: CheckReport },
-    /// Folders, files and pipes of the round's workers are ready. The OOM killer has killed so many processes of this
-    /// cgroup by now; `None`: unknown.
+    /// Directories, files and pipes of the round's workers are ready. The OOM killer has killed so many processes of
+    /// this cgroup by now; `None`: unknown.
     Prepared { round: Round, oom_kills: Option<u64> },
-    /// Folders, files and pipes of the round's workers could not be made.
+    /// Directories, files and pipes of the round's workers could not be made.
     CannotPrepare { round: Round, reason: String },
     /// A worker could not be started. No further worker of the round was.
     CannotStart { round: Round, local_rank: LocalRank, reason: String },
@@ -180,12 +180,12 @@ pub enum Effect {
     DumpStacks { assignment: Assignment, episode: u32 },
     /// Acknowledge the end of the job.
     AcknowledgeEnd,
-    /// Make folders, files and pipes for the workers of this round.
+    /// Make directories, files and pipes for the workers of this round.
     Prepare { assignment: Assignment, attempt: Attempt },
     /// Start the workers that were prepared.
     Spawn { round: Round },
-    /// Start the template of warm workers, with the command and the environment of local rank 0; beside workers that train,
-    /// at idle priority.
+    /// Start the template of warm workers, with the command and the environment of local rank 0; beside workers that
+    /// train, at idle priority.
     StartTemplate { is_idle: bool },
     /// End it.
     EndTemplate,

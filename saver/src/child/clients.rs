@@ -21,7 +21,7 @@ use super::{
 /// Connections of all processes at the same time.
 const CONNECTIONS: usize = 1024;
 
-/// Connections of one process at the same time. A client needs one for each checkpoint folder.
+/// Connections of one process at the same time. A client needs one for each checkpoint directory.
 const PER_PROCESS: usize = 16;
 
 /// Why a connection is not taken.
@@ -29,7 +29,7 @@ const PER_PROCESS: usize = 16;
 pub(super) enum ClientError {
     #[error(
         "process {pid} has {PER_PROCESS} connections to the saver, the maximum; close one, or use one checkpointer for \
-         each folder"
+         each directory"
     )]
     TooManyOfProcess { pid: i32 },
     #[error("the saver has {CONNECTIONS} connections, the maximum")]
@@ -133,8 +133,9 @@ impl Clients {
         self.clients.get(&connection).is_some_and(|client| client.replies.is_some())
     }
 
-    /// Sends a line. A client without room for it is closed: it has sent a request, and not read the reply to one before.
-    /// One that is gone gets nothing, and what it has sent before counts: its connection has passed all of it on.
+    /// Sends a line. A client without room for it is closed: it has sent a request, and not read the reply to one
+    /// before. One that is gone gets nothing, and what it has sent before counts: its connection has passed all of it
+    /// on.
     pub(super) fn send(&mut self, connection: Id, outgoing: Outgoing) {
         let Some(client) = self.clients.get_mut(&connection) else { return };
         let sent = client.replies.as_ref().map(|replies| replies.try_send(outgoing));

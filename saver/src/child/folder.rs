@@ -1,4 +1,4 @@
-//! The documents of a checkpoint folder on disk: read, written, removed.
+//! The documents of a checkpoint directory on disk: read, written, removed.
 
 use std::{
     fs::{self, File},
@@ -20,19 +20,20 @@ use super::{
     temporary::{self, Temporary, folder_of, sync_folder},
 };
 
-/// Bytes of manifests that are read of one folder; older ones stay unread. Those of a job of 1000 ranks have 0.9 MB each.
+/// Bytes of manifests that are read of one directory; older ones stay unread. Those of a job of 1000 ranks have 0.9 MB
+/// each.
 const READ: u64 = 256 << 20;
 
-/// Entries of the folder of manifests that are looked at.
+/// Entries of the directory of manifests that are looked at.
 const ENTRIES: usize = 100_000;
 
 /// Bytes of a tracker that are read: more than any that can be used.
 const TRACKER: u64 = 65;
 
-/// Reads the tracker and the manifests, newest first. A folder that does not exist has none.
+/// Reads the tracker and the manifests, newest first. A directory that does not exist has none.
 ///
 /// # Errors
-/// When the folder cannot be read.
+/// When the directory cannot be read.
 pub(super) fn read(dir: &Dir, logs: &mut Vec<(Level, String)>) -> Result<Folder, String> {
     let mut folder = Folder { tracker: read_tracker(dir), ..Folder::default() };
     let documents = dir.join(manifest::FOLDER);
@@ -104,8 +105,8 @@ pub(super) fn open_file(path: &Path) -> io::Result<File> {
 /// step, each in one step and synced. After an error the step does not count, unless the tracker had named it before.
 ///
 /// # Errors
-/// When a file of the step is not there with its size: another node has written it, and not into this folder. When the
-/// disk fails.
+/// When a file of the step is not there with its size: another node has written it, and not into this directory. When
+/// the disk fails.
 pub(super) fn write(dir: &Dir, mut manifest: Manifest, sets_tracker: bool) -> Result<(), String> {
     manifest.time = SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs());
     let files = manifest.paths(dir).map(|file| FileCheck {
@@ -115,7 +116,7 @@ pub(super) fn write(dir: &Dir, mut manifest: Manifest, sets_tracker: bool) -> Re
         crc32: None,
     });
     check::check(&files.collect::<Vec<_>>()).map_err(|error| {
-        format!("{error}; a checkpoint folder must be on a file system that all nodes share")
+        format!("{error}; a checkpoint directory must be on a file system that all nodes share")
     })?;
     // All that can fail comes before the names change: files of the step that has counted so far may have these.
     let path = dir.join(&Manifest::name(manifest.step));
@@ -147,8 +148,8 @@ fn written(path: &str, content: &[u8]) -> Result<Temporary, String> {
     written().map_err(|error: io::Error| format!("cannot write {path}: {error}"))
 }
 
-/// Removes a step. The manifest goes first, and for good, so that none names files that are gone. Without `manifest` the
-/// step was given up: when it has one all the same, a node has written it that was lost before it said so, and the
+/// Removes a step. The manifest goes first, and for good, so that none names files that are gone. Without `manifest`
+/// the step was given up: when it has one all the same, a node has written it that was lost before it said so, and the
 /// tracker may name the step.
 ///
 /// Of `staged`, what waits for these names goes in any case.

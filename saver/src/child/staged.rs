@@ -1,9 +1,9 @@
 //! Files that get their names only with the manifest of their step. They are written with their shard, and wait under
 //! another name until all shards are there:
 //!
-//! * those that make a folder a whole checkpoint for programs that know nothing of manifests: `.metadata` of torch;
-//! * those in the place of a file that is there, as for a path that is given with each save: the older one may be all that
-//!   the step has which counts so far.
+//! * those that make a directory a whole checkpoint for programs that know nothing of manifests: `.metadata` of torch;
+//! * those in the place of a file that is there, as for a path that is given with each save: the older one may be all
+//!   that the step has which counts so far.
 
 use std::{
     fs, io,
@@ -17,7 +17,7 @@ use super::temporary::{self, folder_of, sync_folder};
 /// Behind the final name, before the step.
 const MARK: &str = ".dlrover-staged-";
 
-/// Entries of a folder that are looked at for leftovers at most.
+/// Entries of a directory that are looked at for leftovers at most.
 const ENTRIES: usize = 100_000;
 
 /// Where a file of a step waits for its name.

@@ -1,8 +1,8 @@
 //! Files that are being written: under a temporary name beside the final one, renamed when they are whole and synced.
 //!
-//! A killed saver leaves its temporary files behind. The folder may be on a file server where other nodes write at the
-//! same time, and process ids of other nodes say nothing here: so the writer holds a lock on its file (`flock`), and only
-//! a file whose lock is free is a leftover.
+//! A killed saver leaves its temporary files behind. The directory may be on a file server where other nodes write at
+//! the same time, and process ids of other nodes say nothing here: so the writer holds a lock on its file (`flock`),
+//! and only a file whose lock is free is a leftover.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -25,7 +25,7 @@ const MARK: &str = ".dlrover-tmp-";
 /// Names that are tried when files of other processes have them.
 const NAMES: u32 = 16;
 
-/// Entries of a folder that are looked at for leftovers at most: a folder of a million files is not the saver's.
+/// Entries of a directory that are looked at for leftovers at most: a directory of a million files is not the saver's.
 const ENTRIES: usize = 100_000;
 
 /// A file that is not whole yet. It is removed when it is dropped.
@@ -38,10 +38,10 @@ pub(super) struct Temporary {
 }
 
 impl Temporary {
-    /// Makes an empty file that will be `target`. The folders above it are made, too, and synced.
+    /// Makes an empty file that will be `target`. The directories above it are made, too, and synced.
     ///
     /// # Errors
-    /// When a folder or the file cannot be made.
+    /// When a directory or the file cannot be made.
     pub(super) fn create(target: &Path) -> io::Result<Self> {
         let folder = folder_of(target);
         make_folders(folder)?;
@@ -78,7 +78,7 @@ impl Temporary {
         &self.file
     }
 
-    /// Syncs the file, gives it its final name, and syncs the folder: after a power loss it is there, and whole.
+    /// Syncs the file, gives it its final name, and syncs the directory: after a power loss it is there, and whole.
     ///
     /// # Errors
     /// When the disk fails. The final name then names what it did before.
@@ -98,8 +98,8 @@ impl Drop for Temporary {
     }
 }
 
-/// Removes what killed savers left in a checkpoint folder, in its folders of steps, and in that of its manifests.
-/// Returns what was removed. What cannot be read or removed stays.
+/// Removes what killed savers left in a checkpoint directory, in its directories of steps, and in that of its
+/// manifests. Returns what was removed. What cannot be read or removed stays.
 pub(super) fn sweep(dir: &Path) -> Vec<PathBuf> {
     let mut removed = Vec::new();
     let steps = sweep_folder(dir, &mut removed);
@@ -109,7 +109,7 @@ pub(super) fn sweep(dir: &Path) -> Vec<PathBuf> {
     removed
 }
 
-/// Sweeps one folder and returns the folders in it that may have temporary files too.
+/// Sweeps one directory and returns the directories in it that may have temporary files too.
 fn sweep_folder(folder: &Path, removed: &mut Vec<PathBuf>) -> Vec<PathBuf> {
     let mut folders = Vec::new();
     let Ok(entries) = fs::read_dir(folder) else { return folders };
@@ -191,7 +191,7 @@ pub(super) fn folder_of(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new("/"))
 }
 
-/// Makes a folder and those above it, and syncs each that has a new entry.
+/// Makes a directory and those above it, and syncs each that has a new entry.
 fn make_folders(folder: &Path) -> io::Result<()> {
     let mut missing = Vec::new();
     for folder in folder.ancestors() {
@@ -212,13 +212,13 @@ fn make_folders(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes renames and new files in a folder last.
+/// Makes renames and new files in a directory last.
 ///
 /// # Errors
 /// When the disk fails.
 pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
     match File::open(folder)?.sync_all() {
-        // Some file systems cannot sync a folder; nothing more can be done there.
+        // Some file systems cannot sync a directory; nothing more can be done there.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOTSUP | libc::EROFS)) => {
             Ok(())
         }

@@ -43,7 +43,7 @@ pub(super) enum Lane {
     Write,
     /// Files that are read before a load.
     Check,
-    /// Documents of one folder, one after the other.
+    /// Documents of one directory, one after the other.
     Folder(Dir),
     /// Memory that is allocated, one after the other: what is left is looked at before.
     Memory,
@@ -106,8 +106,8 @@ impl Threads {
         Self { inputs, lanes: BTreeMap::new(), failed: VecDeque::new() }
     }
 
-    /// Does the work when it is its turn. Its outcome comes as [`Input::Worked`], after which [`Threads::ended`] is to be
-    /// called, or by [`Threads::failed`].
+    /// Does the work when it is its turn. Its outcome comes as [`Input::Worked`], after which [`Threads::ended`] is to
+    /// be called, or by [`Threads::failed`].
     pub(super) fn push(&mut self, lane: Lane, work: Work) {
         self.lanes.entry(lane.clone()).or_default().waiting.push_back(work);
         self.start(&lane);
@@ -164,8 +164,9 @@ fn spawn(lane: Lane, work: Work, inputs: mpsc::Sender<Input>) -> io::Result<()> 
 
 /// Lets this thread run behind workers, whose every step waits for their threads: copying and checksums of a write to
 /// disk take a core for seconds, and nothing waits for them. `SCHED_BATCH` takes away the bonus of a thread that has
-/// slept, so that it never preempts a worker when the disk is ready; a nice value of 10 leaves it a tenth of a core that a
-/// worker wants. `SCHED_IDLE` would leave it a third of a percent: with data loaders on all cores, no save would end.
+/// slept, so that it never preempts a worker when the disk is ready; a nice value of 10 leaves it a tenth of a core
+/// that a worker wants. `SCHED_IDLE` would leave it a third of a percent: with data loaders on all cores, no save
+/// would end.
 fn yield_to_training() {
     let parameter = libc::sched_param { sched_priority: 0 };
     // SAFETY: `parameter` is valid for the call; 0 is this thread.

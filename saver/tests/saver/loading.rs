@@ -15,7 +15,7 @@ use crate::{
 
 const BYTES: u64 = 1 << 20;
 
-/// A folder with these steps on disk, and a saver that knows nothing of them.
+/// A directory with these steps on disk, and a saver that knows nothing of them.
 fn node_with(dir: &str, steps: &[u64]) -> Node {
     let mut node = Node::new();
     let facts = Facts::alone(dir);

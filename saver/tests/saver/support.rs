@@ -111,7 +111,8 @@ impl Node {
         self.tell(round_of(round, self.world, restore));
     }
 
-    /// The next round, once the workers of this one are dead: restores the newest step that all shards of a folder have.
+    /// The next round, once the workers of this one are dead: restores the newest step that all shards of a directory
+    /// have.
     pub fn next_round(&mut self) -> BTreeMap<String, Option<u64>> {
         // A state that was said before the workers died is not the answer, and looks the same: it is read up to here.
         let mark = Dir::try_from("/no/such/folder").unwrap();
@@ -308,7 +309,7 @@ pub fn round_of(round: u32, world: u32, restore: Vec<RestorePoint>) -> ToSaver {
     ToSaver::Round { round, world, first_rank: 0, local_world_size: world, restore, memory_is_void: false }
 }
 
-/// The newest step that all shards of each folder have in memory.
+/// The newest step that all shards of each directory have in memory.
 pub fn common(shards: &[ShardState]) -> BTreeMap<String, Option<u64>> {
     let mut folders: BTreeMap<String, Vec<&ShardState>> = BTreeMap::new();
     for shard in shards {
@@ -418,7 +419,7 @@ pub fn skip(why: &str) {
     let _closed = writeln!(std::io::stderr(), "skipped: {why}");
 }
 
-/// All files below a folder, as relative names.
+/// All files below a directory, as relative names.
 pub fn files(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_path_buf()];

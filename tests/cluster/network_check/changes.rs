@@ -112,7 +112,7 @@ fn a_host_that_breaks_while_workers_run_is_found_before_the_restart() {
 fn a_master_that_dies_during_a_check_starts_it_again() {
     let Some(network) = Network::of(4) else { return };
     network.break_host(0, Fault::Mute);
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = tempfile::tempdir().expect("a temporary directory");
     let state = format!("--state-dir={}", folder.path().display());
     let mut job = Job::with_master(&network, &[&state], &["--nnodes=3:4"]);
     let mut nodes = job.start();

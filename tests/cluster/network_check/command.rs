@@ -59,7 +59,7 @@ fn the_check_command_sees_only_the_chosen_accelerators() {
     );
     let flag = format!("--check-command={script}");
     let job = Job::on(&network, &["--nnodes=2", "--nproc-per-node=1", "--gpu-select=5,4", &flag]);
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("a directory");
     let start = |host: usize| {
         let locks = folder.path().join(format!("locks{host}"));
         job.line_of(host)

@@ -12,13 +12,13 @@ use crate::hosts::{Fault, Network, data_address};
 /// The last hosts of five, under the second switch.
 const FAR: [usize; 2] = [3, 4];
 
-/// The master's option for these hosts under two switches, and the folder of the file that it names.
+/// The master's option for these hosts under two switches, and the directory of the file that it names.
 fn topology(hosts: usize, far: &[usize]) -> (TempDir, String) {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = tempfile::tempdir().expect("a temporary directory");
     let file = folder.path().join("topology");
     let switch = |host: &usize| u8::from(far.contains(host));
     let lines = (0..hosts).map(|host| format!("asw-{} psw-0 {}\n", switch(&host), data_address(host)));
-    fs::write(&file, lines.collect::<String>()).expect("our own folder");
+    fs::write(&file, lines.collect::<String>()).expect("our own directory");
     let option = format!("--topology-config={}", file.display());
     (folder, option)
 }
@@ -127,8 +127,8 @@ fn a_path_that_is_cut_during_the_check_taints_no_healthy_host() {
     let job = Job::with_master(&network, &[&topology], &["--nnodes=3:7"]);
     let mut nodes = job.start();
     let _tested = job.await_output(&nodes[0], "network check 0, round 0: testing the link");
-    // The passing of the other tests is not visible before the end of the round. This chooses when the path is cut; what is
-    // asserted holds at any time in the round.
+    // The passing of the other tests is not visible before the end of the round. This chooses when the path is cut;
+    // what is asserted holds at any time in the round.
     std::thread::sleep(std::time::Duration::from_millis(1000));
     sever(&network, &far);
     let report = job.report(0);

@@ -15,12 +15,12 @@ fn cut_off(network: &Network, inside: &[usize]) {
     }
 }
 
-/// The master's option for hosts under these switches, and the folder of the file that it names.
+/// The master's option for hosts under these switches, and the directory of the file that it names.
 fn under(switches: &[u32]) -> (TempDir, String) {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = tempfile::tempdir().expect("a temporary directory");
     let file = folder.path().join("topology");
     let line = |(host, switch): (usize, &u32)| format!("asw-{switch} psw-0 {}\n", data_address(host));
-    fs::write(&file, switches.iter().enumerate().map(line).collect::<String>()).expect("our own folder");
+    fs::write(&file, switches.iter().enumerate().map(line).collect::<String>()).expect("our own directory");
     let option = format!("--topology-config={}", file.display());
     (folder, option)
 }

@@ -52,7 +52,7 @@ const INVARIANTS: [Invariant; 6] = [
 ];
 
 impl<'a> Sight<'a> {
-    /// Of the nodes with workers that write to these folders.
+    /// Of the nodes with workers that write to these directories.
     pub(super) fn new(plan: &'a Plan, folders: &'a [PathBuf]) -> Self {
         Self { plan, workers: Vec::new(), failures: BTreeSet::new(), folders, known: BTreeSet::new() }
     }

@@ -44,7 +44,7 @@ pub(super) enum BlowKind {
 /// Where the job's master is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Master {
-    /// A `dlrover-master` with a state folder, on the host after the nodes.
+    /// A `dlrover-master` with a state directory, on the host after the nodes.
     OfItsOwn,
     /// In the launcher of host 0.
     InALauncher,

@@ -1,4 +1,4 @@
-"""Writes a folder of torch.distributed.checkpoint from slots, as a saver does: to see whether `.metadata` fits."""
+"""Writes a directory of torch.distributed.checkpoint from slots, as a saver does: to see whether `.metadata` fits."""
 
 import io
 import json

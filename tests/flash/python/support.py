@@ -31,7 +31,7 @@ _VARIABLES = (
 
 
 class ClientTest(unittest.TestCase):
-    """A test with a folder and an environment of its own."""
+    """A test with a directory and an environment of its own."""
 
     def setUp(self):
         from dlrover_run.flash_checkpoint import notices

@@ -69,7 +69,7 @@ class Sharded(ClientTest):
             self.assertEqual("".join(error for _, _, error in ends).count("there is no saver"), 1)
             again, _ = self.ranks("fsdp.py", folder, generation, "load")
             self.assertEqual(again[-1], ["loaded", "disk"] + words[-1][1:])
-            # Another world, and a folder that is given.
+            # Another world, and a directory that is given.
             path = os.path.join(folder, "1")
             alone, _ = self.ranks("fsdp.py", folder, generation, "load", "from", path, world=1)
             self.assertEqual(alone[-1][:3], ["loaded", "file", "1"])
@@ -127,7 +127,7 @@ class Sharded(ClientTest):
             import distcp
 
             distcp.write(os.path.join(folder, "3"), [saver.shards[(folder, rank)].newest() for rank in range(WORLD)])
-            # Without a saver, as a folder that is given: stock torch reads it.
+            # Without a saver, as a directory that is given: stock torch reads it.
             path = os.path.join(folder, "3")
             again, _ = self.ranks("fsdp.py", folder, generation, "load", "from", path)
             self.assertEqual(again[-1], ["loaded", "file"] + words[-1][1:])

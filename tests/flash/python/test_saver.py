@@ -413,7 +413,7 @@ class Calls(ClientTest):
 
 
 class Probe:
-    """Looks at the files of a folder while it is saved."""
+    """Looks at the files of a directory while it is saved."""
 
     def __init__(self, folder):
         self.folder, self.found = folder, []

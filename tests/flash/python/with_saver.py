@@ -41,7 +41,7 @@ class Agent:
         )
         listener.close()
         self._lock = threading.Lock()
-        # By folder and step: the shards that are on disk. And the folders' steps that were ordered or committed.
+        # By directory and step: the shards that are on disk. And the directories' steps that were ordered or committed.
         self._persisted, self._ordered = {}, set()
         self._answer, self._answered = None, threading.Event()
         self.finished = threading.Event()
@@ -114,7 +114,7 @@ class Agent:
 
 
 def common(shards, name):
-    """(folder, step) of the steps that all shards of a folder have."""
+    """(directory, step) of the steps that all shards of a directory have."""
     folders = {}
     for shard in shards:
         folders.setdefault(shard["dir"], []).append(shard)

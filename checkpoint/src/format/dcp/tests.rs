@@ -137,7 +137,10 @@ fn what_no_folder_has_is_refused() {
     assert!(root(r#"{"d":[["items",{"d":[]}],["metadata",5]]}"#));
     let transposed = r#"["w","int8",[2,2],0,4,0,0,[1,2]]"#;
     let fault = items(transposed, r#"["w",{"T":0}]"#).unwrap_err();
-    assert_eq!(fault.to_string(), "the tensor `w` is not contiguous; a folder has contiguous tensors only");
+    assert_eq!(
+        fault.to_string(),
+        "the tensor `w` is not contiguous; a directory has contiguous tensors only"
+    );
     let inside = items(r#"["w","int8",[1],0,1]"#, r#"["w",{"l":[{"T":0}]}]"#).unwrap_err();
     assert_eq!(inside, FormatError::TensorInValue { name: "w".to_owned() });
 }

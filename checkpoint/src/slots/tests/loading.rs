@@ -218,7 +218,7 @@ fn a_step_that_is_asked_for_is_that_step() {
     assert_eq!(
         refusal_text(&failed[1..]),
         "no checkpoint in /ckpt can be loaded: step 1 cannot be loaded: gone (step 1 was requested). Training \
-         does not start from scratch: restore the files, or use another folder"
+         does not start from scratch: restore the files, or use another directory"
     );
 }
 

@@ -1,4 +1,4 @@
-"""A state as a client puts it into a slot: a folder with meta.json, data.bin and skeleton.bin. Standard library only."""
+"""A state as a client puts it into a slot: a directory with meta.json, data.bin and skeleton.bin. Standard library only."""
 
 import collections
 import io

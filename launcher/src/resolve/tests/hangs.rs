@@ -90,7 +90,7 @@ fn what_follows_from_a_hang_is_chosen() {
     assert!(counts("x") && counts("--progress=auto x") && !counts("--progress=declared x"));
 }
 
-/// The first folder that takes files has the stacks; docs/hangs.md has this list.
+/// The first directory that takes files has the stacks; docs/hangs.md has this list.
 #[test]
 fn stacks_go_to_the_named_folder_or_the_usual_one_and_else_to_the_logs() {
     let folders = |env: &[(&str, &str)], line: &str| plan_in(env, line).master.stacks.folders;

@@ -1,4 +1,4 @@
-//! Log folders, streams, prefixes and filters.
+//! Log directories, streams, prefixes and filters.
 
 use std::{collections::BTreeSet, path::PathBuf};
 

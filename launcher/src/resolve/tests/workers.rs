@@ -49,7 +49,7 @@ fn python_is_the_named_one_then_ours_then_the_virtual_environments_then_paths() 
     };
     let venv = ("VIRTUAL_ENV", "/venv");
     assert_eq!(python(&host, &[PATH, venv]), Ok("/usr/bin/python3".to_owned()));
-    assert_eq!(python(&host, &[]), Ok("/usr/bin/python3".to_owned()), "the usual folders without PATH");
+    assert_eq!(python(&host, &[]), Ok("/usr/bin/python3".to_owned()), "the usual directories without PATH");
     host.programs.push("/venv/bin/python".into());
     assert_eq!(python(&host, &[PATH, venv]), Ok("/venv/bin/python".to_owned()));
     host.programs.push("/opt/dlrover/bin/python".into());

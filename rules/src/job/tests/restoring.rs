@@ -83,7 +83,7 @@ fn a_state_older_than_the_job_is_reported_to_every_node_and_in_the_log() {
     let _waited = test.due();
     let _assignments = test.hosted("a", 0);
     assert!(test.job.world().is_some_and(|world| world.round == Round(0)), "{:?}", test.job);
-    // An old copy of the folder was put back: the nodes are in round 3 by now.
+    // An old copy of the directory was put back: the nodes are in round 3 by now.
     let why = Regroup::UnknownRound { next: Round(1) };
     let told = |name: &str| Effect::Push { node: id(name), push: Push::regroup(Round(3), &why) };
     let log = Log::OldState { node: named("a", Some(0)), round: Round(3), next: Round(1) };

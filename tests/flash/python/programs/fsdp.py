@@ -5,7 +5,8 @@ checksum of the whole state, which is the same for all ranks. `lonely` saves on 
 four times, with a key that rank 1 has from the second time on, and all ranks at the last one.
 
 In the first round, `save STEPS die` ends with a SIGKILL of the last rank. `save STEPS hang` waits for the disk, makes
-the file `<rank>.waited` in the folder PROBE_OUT, and rests until it is killed. Later rounds go on from what they load.
+the file `<rank>.waited` in the directory PROBE_OUT, and rests until it is killed. Later rounds go on from what they
+load.
 """
 
 import hashlib

@@ -2,7 +2,7 @@
 
 Prints where it began and a checksum of what it loaded and saved last. With `die` its first round ends by SIGKILL; with
 `again` the second one too, which saves nothing. With `hang` the first one waits for the disk, makes the file
-`<rank>.waited` in the folder PROBE_OUT, and rests until it is killed.
+`<rank>.waited` in the directory PROBE_OUT, and rests until it is killed.
 """
 
 import hashlib

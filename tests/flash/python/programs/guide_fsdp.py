@@ -2,7 +2,7 @@
 
 Loads, then trains and saves STEPS more, and prints a checksum of each. In the first round, with `die` the last rank is
 killed at the end; with `hang` ranks wait for the disk, and with `replica` until each node has the newest step of another
-one; then they make the file `<rank>.waited` in the folder PROBE_OUT, and rest until they are killed.
+one; then they make the file `<rank>.waited` in the directory PROBE_OUT, and rest until they are killed.
 """
 
 import hashlib

@@ -2,7 +2,7 @@
 
 KIND is `ddp` (DdpCheckpointer with a shard for each rank) or `rank` (RankCheckpointer). Actions: `group` initializes
 torch.distributed before anything else; `save STEP` saves for the disk, and waits for it; `load` loads, and writes what
-was loaded, or the error, to the file <rank> in the folder OUT.
+was loaded, or the error, to the file <rank> in the directory OUT.
 """
 
 import json

@@ -1,7 +1,7 @@
 """What torch alone reads, without this package: stock.py PATH ...
 
-Prints `read`, the step and a checksum for a file (of guide_ddp.py), and for a folder (of torch.distributed.checkpoint)
-the step, a checksum and the sum of the absolute values of its model and optimizer.
+Prints `read`, the step and a checksum for a file (of guide_ddp.py), and for a directory (of
+torch.distributed.checkpoint) the step, a checksum and the sum of the absolute values of its model and optimizer.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-//! What training processes, the saver of a node and checkpoint folders say.
+//! What training processes, the saver of a node and checkpoint directories say.
 
 use checkpoint::{
     format::meta::Meta,
@@ -20,7 +20,7 @@ pub(crate) fn line(bytes: &[u8]) {
     }
 }
 
-/// A manifest, or a tracker. What may be loaded lies in the folder, or where the manifest says.
+/// A manifest, or a tracker. What may be loaded lies in the directory, or where the manifest says.
 pub(crate) fn manifest(bytes: &[u8]) {
     let mut folder = Folder { tracker: Tracker::parse(bytes), ..Folder::default() };
     if let Ok(manifest) = Manifest::parse(7, bytes) {

@@ -1,4 +1,4 @@
-//! Dumps of stacks from a folder that anything may have written into.
+//! Dumps of stacks from a directory that anything may have written into.
 
 use stacks::{Merged, RankDump, Verdict, read, svg};
 

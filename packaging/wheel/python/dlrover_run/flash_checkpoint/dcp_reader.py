@@ -1,4 +1,4 @@
-"""Reads what this rank has in memory as if it were a folder of torch.distributed.checkpoint."""
+"""Reads what this rank has in memory as if it were a directory of torch.distributed.checkpoint."""
 
 import io
 

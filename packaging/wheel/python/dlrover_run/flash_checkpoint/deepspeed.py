@@ -6,7 +6,8 @@
     checkpointer.save_checkpoint("/checkpoints/run", tag, storage_type=StorageType.MEMORY)
 
 Run with deepspeed 0.19, ZeRO stage 1 with two ranks on CPUs; other stages were not run. Each rank saves what DeepSpeed
-would write as one state, and `load_checkpoint` makes the files of DeepSpeed of it in the folder, which all ranks see.
+would write as one state, and `load_checkpoint` makes the files of DeepSpeed of it in the directory,
+which all ranks see.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What a checkpoint folder offers to a load, without a saver: tracker, manifests, and what is checked before."""
+"""What a checkpoint directory offers to a load, without a saver: tracker, manifests, and what is checked before."""
 
 import collections
 import os
@@ -7,12 +7,12 @@ from . import documents, plain_file
 from .errors import FlashCheckpointError, NothingLoads
 from .notices import say
 
-# A step that may load. `path` is the file or the folder to open; `manifest` is None for a step of DLRover.
+# A step that may load. `path` is the file or the directory to open; `manifest` is None for a step of DLRover.
 Candidate = collections.namedtuple("Candidate", "step path manifest")
 
 
 class Folder:
-    """The documents of a folder, read once. Problems are said as they are found."""
+    """The documents of a directory, read once. Problems are said as they are found."""
 
     def __init__(self, directory):
         self.directory = directory
@@ -64,7 +64,7 @@ class Folder:
         manifest = self.manifests.get(step)
         if has_manifest != (manifest is not None):
             raise documents.Unusable(
-                "rank 0 has %s manifest of it, rank %d has %s: all ranks must see the same folder"
+                "rank 0 has %s manifest of it, rank %d has %s: all ranks must see the same directory"
                 % (("a", rank, "none") if has_manifest else ("no", rank, "one"))
             )
         if has_manifest:
@@ -92,7 +92,7 @@ class Folder:
         """The error when there is a checkpoint and none loads."""
         return NothingLoads(
             "no checkpoint in %s can be loaded: %s. Training does not start from scratch: restore the files, use "
-            "another folder, or remove its tracker %s and its folder %s"
+            "another directory, or remove its tracker %s and its directory %s"
             % (self.directory, "; ".join(self.passed) or "no reason is known", documents.TRACKER, documents.FOLDER)
         )
 
@@ -131,7 +131,7 @@ def load_file(path):
 
 
 def load_newest(directory, rank, shard, n_shards, at_most=None):
-    """The newest state of a folder of `.pt` files, and its candidate; (None, None) when the folder has none.
+    """The newest state of a directory of `.pt` files, and its candidate; (None, None) when the directory has none.
 
     With several shards, the files of all of them are checked: other ranks look for themselves, and find the same step.
     `at_most` as for `Folder.candidates`. Raises NothingLoads, and FlashCheckpointError when another rank may find more.

@@ -125,7 +125,7 @@ def _new_temporary(path):
 
 
 def lock(descriptor):
-    """Locks a file or folder for as long as it is open. False when another process has it."""
+    """Locks a file or directory for as long as it is open. False when another process has it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -144,7 +144,7 @@ def _is_at(descriptor, path):
 
 
 def temporary_name(path):
-    """The name of a file or folder while it is written."""
+    """The name of a file or directory while it is written."""
     return "%s%s%d" % (path, TEMPORARY, os.getpid())
 
 
@@ -157,12 +157,12 @@ def remove(path):
 
 
 def sync(path):
-    """Puts a file or a folder on disk."""
+    """Puts a file or a directory on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError:
-        # Some network file systems cannot do it for folders.
+        # Some network file systems cannot do it for directories.
         if not os.path.isdir(path):
             raise
     finally:

@@ -1,4 +1,4 @@
-"""Frameworks that save by writing files: the files of a rank as one state, and back into a folder.
+"""Frameworks that save by writing files: the files of a rank as one state, and back into a directory.
 
 For adaptors. The saver writes one file for each rank; `unpack` makes those of the framework of it before a load.
 """

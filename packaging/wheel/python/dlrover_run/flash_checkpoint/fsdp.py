@@ -1,4 +1,4 @@
-"""Checkpoints of a state of which each rank has a part, as with FSDP: folders of torch.distributed.checkpoint.
+"""Checkpoints of a state of which each rank has a part, as with FSDP: directories of torch.distributed.checkpoint.
 
     checkpointer = FsdpShardCheckpointer("/checkpoints/run")
     extra = checkpointer.load_checkpoint(model, optimizer)
@@ -36,7 +36,7 @@ _PLAN_AGAIN = 10.0
 class FsdpShardCheckpointer(Checkpointer):
     """Each rank saves its part into the memory of its node, and from there into a file of its own."""
 
-    # A folder of torch has tensors without gaps.
+    # A directory of torch has tensors without gaps.
     _keeps_strides = False
 
     # Only for the file.
@@ -62,8 +62,8 @@ class FsdpShardCheckpointer(Checkpointer):
     def save_checkpoint(self, step, model, optimizer=None, extra_sd={}, path="", storage_type=StorageType.DISK):
         """Saves a model and its optimizer, and `extra_sd` beside them. Returns a SaveResult.
 
-        Or, as the guide of DLRover has it: `save_checkpoint(step, state_dict, folder, storage_type=...)` with a sharded
-        state dict. `path` is the folder of the step; `<dir>/<step>` if it is empty.
+        Or, as the guide of DLRover has it: `save_checkpoint(step, state_dict, directory, storage_type=...)` with a
+        sharded state dict. `path` is the directory of the step; `<dir>/<step>` if it is empty.
         """
         if isinstance(model, collections.abc.Mapping):
             return self._save(step, model, optimizer or path, storage_type)
@@ -74,7 +74,7 @@ class FsdpShardCheckpointer(Checkpointer):
     def load_checkpoint(self, model, optimizer=None, resume_path=""):
         """Loads the newest state into `model` and `optimizer`: from memory, else from disk, also for another world.
 
-        Returns what was saved beside them; {} when there is nothing. `resume_path` is the folder of a step, which is
+        Returns what was saved beside them; {} when there is nothing. `resume_path` is the directory of a step, which is
         loaded then. Raises NothingLoads when there are checkpoints and none loads.
         """
         from . import sharded_state
@@ -192,7 +192,7 @@ class FsdpShardCheckpointer(Checkpointer):
         sharded_files.write(self._identity, self._place, self._exchange, step, state, path)
 
     def _newest(self):
-        """(a reader, LastLoad) for what all ranks load; for source `disk` its folder instead of the reader."""
+        """(a reader, LastLoad) for what all ranks load; for source `disk` its directory instead of the reader."""
         self._join_preparation()
         reader, mine = self._mine()
         source, step, path, reason = self._exchange.together("load", mine, common_step.same_for_all, LOAD_TIMEOUT)
@@ -270,7 +270,7 @@ def _decided(attempts, decide):
 
 def _check_format(candidate):
     if candidate.manifest is None or candidate.manifest["format"] != "dcp":
-        raise documents.Unusable("it is not a folder of torch.distributed.checkpoint with a manifest")
+        raise documents.Unusable("it is not a directory of torch.distributed.checkpoint with a manifest")
     if not os.path.exists(os.path.join(candidate.path, ".metadata")):
         raise documents.Unusable("%s has no .metadata" % candidate.path)
 

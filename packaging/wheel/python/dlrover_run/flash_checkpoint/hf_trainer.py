@@ -25,7 +25,7 @@ __all__ = ["FlashCkptTrainer"]
 _PREFIX = "checkpoint-"
 _FILE = "flash_checkpoint.pt"
 
-# In folders that this class has made: others are not deleted, such as those of the Trainer of transformers.
+# In directories that this class has made: others are not deleted, such as those of the Trainer of transformers.
 _MARK = ".flash_checkpoint"
 
 
@@ -56,7 +56,7 @@ class FlashCkptTrainer(Trainer):
         return self._flash_checkpointer
 
     def get_last_checkpoint(self):
-        """The folder of the newest checkpoint, or False. All ranks call it. Its large files are written if needed."""
+        """The directory of the newest checkpoint, or False. All ranks call it. Its large files are written if needed."""
         state = self.flash_checkpointer.load_checkpoint()
         if not state:
             return False
@@ -72,7 +72,7 @@ class FlashCkptTrainer(Trainer):
 
     def _save_checkpoint(self, model, trial, *args, **kwargs):
         checkpointer = self.flash_checkpointer
-        # Older folders are complete when this one is not yet: they go below, and by the strategy.
+        # Older directories are complete when this one is not yet: they go below, and by the strategy.
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         self._is_flash_save = True
         try:
@@ -112,7 +112,7 @@ class FlashCkptTrainer(Trainer):
         return os.path.join(self.args.output_dir, "%s%d" % (_PREFIX, step))
 
     def _delete_leftovers(self):
-        """Removes folders that this class has made whose checkpoints were deleted, or never came.
+        """Removes directories that this class has made whose checkpoints were deleted, or never came.
 
         They are older than the newest checkpoint on disk. Never the best one.
         """

@@ -4,7 +4,8 @@
     trainer = Trainer(plugins=[io], callbacks=[ModelCheckpoint(dirpath="/checkpoints/run", every_n_train_steps=100)])
     trainer.fit(model, ckpt_path=io.resume_path())
 
-Run with lightning 2.6, one process on the CPU; not run with DDP. Not for strategies that write folders, such as FSDP.
+Run with lightning 2.6, one process on the CPU; not run with DDP. Not for strategies that write directories,
+such as FSDP.
 """
 
 import os

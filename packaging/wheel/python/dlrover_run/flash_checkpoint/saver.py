@@ -37,8 +37,8 @@ _ALONE = ("not_ready", "too_many", "version")
 
 
 _TWO_OF_THEM = (
-    "another checkpointer of this process saved another state into the same folder; give each checkpointer a folder of "
-    "its own"
+    "another checkpointer of this process saved another state into the same directory; give each checkpointer a "
+    "directory of its own"
 )
 
 # Slots of a shard that have their memory from the beginning; the others get it when a write to disk begins.
@@ -54,7 +54,7 @@ _READER_PAUSE = 10.0
 # Seconds until a slot that could not be released is tried again.
 _RELEASE_PAUSE = 10.0
 
-# What was read from slots of a shard, by folder and shard: it is of this process, whichever object loaded it.
+# What was read from slots of a shard, by directory and shard: it is of this process, whichever object loaded it.
 _restored = {}
 # A signal handler may release something in the middle of it.
 _releasing = threading.RLock()

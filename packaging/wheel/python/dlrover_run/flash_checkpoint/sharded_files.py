@@ -1,4 +1,4 @@
-"""A folder of torch.distributed.checkpoint without a saver: all ranks write it, and training waits."""
+"""A directory of torch.distributed.checkpoint without a saver: all ranks write it, and training waits."""
 
 import contextlib
 import fcntl
@@ -12,14 +12,14 @@ import torch.distributed.checkpoint as checkpoint
 
 from . import documents, synchronous
 
-# A folder whose place another one takes: in its name, before the id of the process.
+# A directory whose place another one takes: in its name, before the id of the process.
 _OLD = ".dlrover-old-"
 
 _LEFTOVER = re.compile(r"(.+)(%s|%s)\d+" % (re.escape(documents.TEMPORARY), re.escape(_OLD)))
 
 
 def write(identity, place, exchange, step, state, path):
-    """Writes the folder of a step. All ranks call it. Raises in all ranks when one of them fails."""
+    """Writes the directory of a step. All ranks call it. Raises in all ranks when one of them fails."""
     path = path or os.path.join(identity.dir, str(step))
     with contextlib.ExitStack() as locked:
         # The same name for all, and that of a process which lives as long as the write.
@@ -51,7 +51,7 @@ def _write(identity, place, exchange, step, state, path, temporary):
 
 
 def _new_folder(path, locked):
-    """The name of a folder that is locked until the end of `locked`, beside `path`. Leftovers of others go."""
+    """The name of a directory that is locked until the end of `locked`, beside `path`. Leftovers of others go."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     sweep(os.path.dirname(path))
     temporary = documents.temporary_name(path)
@@ -64,7 +64,7 @@ def _new_folder(path, locked):
 
 
 def sweep(directory):
-    """Removes folders that killed processes have left: those that are not locked. Another job may write here, too."""
+    """Removes directories that killed processes have left: those that are not locked. Another job may write here, too."""
     for name in os.listdir(directory):
         found = _LEFTOVER.fullmatch(name)
         path = os.path.join(directory, name)
@@ -113,7 +113,7 @@ def _named(summed, name, temporary, path, identity):
 
 
 def _replace(temporary, path):
-    """Gives a folder its name; one that is there already goes."""
+    """Gives a directory its name; one that is there already goes."""
     old = None
     if os.path.isdir(path):
         old = "%s%s%d" % (path, _OLD, os.getpid())
