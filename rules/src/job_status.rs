@@ -32,7 +32,7 @@ pub struct JobStatus {
     pub max_nodes: Option<u32>,
     /// Of the round that runs.
     pub world_size: Option<u32>,
-    /// Why nodes wait, and until when.
+    /// Why the next round waits for nodes, and until when.
     pub pending: Option<String>,
     /// By node rank; nodes without one come last.
     pub nodes: Vec<NodeStatus>,

@@ -373,7 +373,7 @@ impl fmt::Display for Log {
             Self::Accelerators { node, message } => write!(f, "{node}: {message}"),
             Self::OtherJob { node, point } => write!(
                 f,
-                "{node} joined for another job: {point}; the first of the two jobs with enough nodes is served"
+                "{node} joined for another job: {point}; the job that first has enough nodes is served"
             ),
             Self::Checking { check, nodes } => {
                 write!(f, "network check {check} begins ({})", diagnosis::counted::counted(*nodes, "node"))

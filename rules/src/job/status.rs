@@ -7,6 +7,7 @@ use crate::{
         CheckStatus, CheckedNodeStatus, EndStatus, FailureStatus, JobEvent, JobPhase, JobStatus, LostSeconds,
         MAX_TESTS, MasterStatus, NodeState, NodeStatus, RoundStatus, SCHEMA, TestStatus, Totals,
     },
+    pending::Pending,
     taint_report::TaintReport,
     verdict::JobVerdict,
 };
@@ -34,7 +35,11 @@ impl Job {
             min_nodes: self.terms.as_ref().map(crate::node::Terms::least),
             max_nodes: self.terms.as_ref().map(crate::node::Terms::most),
             world_size: world.map(|world| world.members.iter().map(|member| member.local_world_size).sum()),
-            pending: self.pending(now).map(|(pending, _)| pending.to_string()),
+            // That of a spare is for its own console; here the node's state says it.
+            pending: self
+                .pending(now)
+                .filter(|(pending, _)| !matches!(pending, Pending::Spare { .. }))
+                .map(|(pending, _)| pending.to_string()),
             nodes: self.node_statuses(now),
             last_failure: history.last_failure().map(|failure| FailureStatus {
                 round: failure.round.map(|round| round.0),

@@ -144,6 +144,7 @@ fn a_node_that_the_job_has_no_room_for_is_a_spare() {
         states(&status),
         [(Some(0), "host-a", NodeState::Running), (None, "host-b", NodeState::Spare)]
     );
+    assert_eq!(status.pending, None, "the job waits for no node");
     let _ = test.send(Event::LinkBroken { node: id("a") });
     assert_eq!(states(&test.job.status(test.now))[0].2, NodeState::Disconnected);
     let _ = test.lose("b");
