@@ -50,7 +50,7 @@ impl Checkpoints {
     /// Opens the socket. Must be called inside the runtime. Without one, workers write their checkpoints by themselves.
     pub(crate) fn open(run_id: String, memory: Option<u64>) -> Self {
         let socket = Socket::open().inspect_err(|error| {
-            warn!(%error, "cannot open the socket for checkpoints in memory; each save writes to disk");
+            warn!(%error, "cannot open the socket for checkpoints in memory: a save to disk blocks training, and a save to memory fails");
         });
         Self { socket: socket.ok(), saver: None, reaped: None, run_id, memory }
     }

@@ -29,7 +29,7 @@ const LONGEST_TIMEOUT: u64 = 86_400;
 #[derive(Debug, thiserror::Error)]
 enum PairError {
     /// Not an address of this host, or the port is in use.
-    #[error("cannot listen at {at}")]
+    #[error("cannot listen on {at}")]
     Listen {
         /// Where.
         at: String,
@@ -207,7 +207,7 @@ fn listen(
     let listening = listen_for_pair(&listener).map_err(PairError::Ring)?;
     let address = listener.local_addr().map_err(failed)?;
     // Alone on its line: scripts read it.
-    log_line(format_args!("listening at {address}"));
+    log_line(format_args!("listening on {address}"));
     match first {
         Some(limit) => log_line(format_args!("waiting up to {} s for the peer", limit.as_secs())),
         None => log_line("waiting for the peer; press Ctrl-C to stop"),

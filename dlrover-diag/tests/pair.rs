@@ -33,7 +33,7 @@ fn listen(at: &str, more: &[&str]) -> Listening {
     let (mut line, mut limit) = (String::new(), String::new());
     stderr.read_line(&mut line).unwrap();
     stderr.read_line(&mut limit).unwrap();
-    let address = line.trim().strip_prefix("dlrover-diag: listening at ").unwrap().to_owned();
+    let address = line.trim().strip_prefix("dlrover-diag: listening on ").unwrap().to_owned();
     Listening { child, stderr, address, limit }
 }
 
@@ -85,7 +85,7 @@ fn an_address_that_cannot_be_listened_at_is_named_as_people_write_it() {
     let output = diag(&["--listen", "2001:db8::1", "--patience", "0"]).output().unwrap();
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{words}");
-    assert!(words.starts_with("dlrover-diag: error: cannot listen at [2001:db8::1]:0: "), "{words}");
+    assert!(words.starts_with("dlrover-diag: error: cannot listen on [2001:db8::1]:0: "), "{words}");
 }
 
 #[test]

@@ -32,7 +32,7 @@ pub struct ChildFailed<'a> {
 }
 
 impl ChildFailed<'_> {
-    /// The box, with a line end behind each line.
+    /// The box, with a newline at the end of each line.
     #[must_use]
     pub fn text(&self) -> String {
         let root = root_of(self.failures, self.evidence);

@@ -85,7 +85,7 @@ fn unreachable_master(rendezvous: &Rendezvous) -> Option<String> {
         Rendezvous::Loopback => return None,
         Rendezvous::Master(endpoint) => {
             return Some(format!(
-                "Check that the job master runs and listens at {endpoint} (DLROVER_MASTER_ADDR), and that this node \
+                "Check that the job master runs and listens on {endpoint} (DLROVER_MASTER_ADDR), and that this node \
                  can reach that port; a job master with a --state-dir continues the job when it is started again. --rdzv-conf=join_timeout=SECONDS waits \
                  longer."
             ));

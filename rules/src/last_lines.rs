@@ -70,7 +70,7 @@ impl Output {
         let cut = self.lines.len() - kept.len();
         let least = if self.is_whole { "" } else { "at least " };
         let noun = if cut == 1 { "line" } else { "lines" };
-        kept.insert(0, format!("[{least}{cut} earlier {noun} cut]"));
+        kept.insert(0, format!("[{least}{cut} earlier {noun} left out]"));
         kept
     }
 
@@ -207,7 +207,7 @@ fn shortened(line: &str, max: usize) -> String {
         return line.to_owned();
     }
     let end = line.floor_char_boundary(max - MARK);
-    format!("{} [{} more bytes cut]", &line[..end], line.len() - end)
+    format!("{} [{} more bytes left out]", &line[..end], line.len() - end)
 }
 
 #[cfg(test)]
@@ -231,10 +231,10 @@ mod tests {
         let last = output(&text).last();
         assert_eq!(
             (last.len(), last[0].as_str(), last[1].as_str()),
-            (20, "[31 earlier lines cut]", "line 31")
+            (20, "[31 earlier lines left out]", "line 31")
         );
         assert_eq!(last[19], "line 49");
-        assert_eq!(Output::new(text.as_bytes(), false).last()[0], "[at least 31 earlier lines cut]");
+        assert_eq!(Output::new(text.as_bytes(), false).last()[0], "[at least 31 earlier lines left out]");
     }
 
     /// A traceback of so many frames, each of three lines, after other output.
@@ -247,18 +247,18 @@ mod tests {
     #[test]
     fn what_is_kept_of_a_long_traceback_begins_with_a_frame() {
         let last = output(&traceback(7)).last();
-        assert_eq!((last.len(), &*last[0]), (20, "[5 earlier lines cut]"), "{last:#?}");
+        assert_eq!((last.len(), &*last[0]), (20, "[5 earlier lines left out]"), "{last:#?}");
         assert_eq!((&*last[1], &*last[19]), ("  File \"f1.py\", line 1", "ValueError: boom"), "{last:#?}");
         let longer = format!("{}bye\n", traceback(7));
         let last = output(&longer).last();
-        assert_eq!((last.len(), &*last[0]), (18, "[8 earlier lines cut]"), "{last:#?}");
+        assert_eq!((last.len(), &*last[0]), (18, "[8 earlier lines left out]"), "{last:#?}");
         assert_eq!(&*last[1], "  File \"f2.py\", line 1", "{last:#?}");
     }
 
     #[test]
     fn the_end_of_a_line_whose_start_is_not_known_is_left_out() {
         let last = Output::new(b"nd of a line\nValueError: boom\n", false).last();
-        assert_eq!(last, ["[at least 1 earlier line cut]", "ValueError: boom"]);
+        assert_eq!(last, ["[at least 1 earlier line left out]", "ValueError: boom"]);
         assert_eq!(Output::new(b"nd of the only line", false).last(), ["nd of the only line"]);
     }
 
@@ -285,8 +285,8 @@ mod tests {
     fn long_lines_are_cut_and_all_together_are_bounded() {
         let text: String = (0..9).map(|line| format!("{line}{}\n", "é".repeat(2000))).collect();
         let last = output(&text).last();
-        assert_eq!(last[0], "[5 earlier lines cut]");
-        assert!(last[1].starts_with("5éé") && last[1].ends_with("é [3042 more bytes cut]"), "{last:?}");
+        assert_eq!(last[0], "[5 earlier lines left out]");
+        assert!(last[1].starts_with("5éé") && last[1].ends_with("é [3042 more bytes left out]"), "{last:?}");
         assert!(last.iter().map(|line| line.len() + 1).sum::<usize>() <= MAX_BYTES, "{last:?}");
     }
 
@@ -350,7 +350,7 @@ mod tests {
     fn a_message_is_one_bounded_line() {
         assert_eq!(message("\n  boom\x1b[0m \nmore"), "boom");
         let long = message(&"x".repeat(9000));
-        assert!(long.len() <= MAX_MESSAGE && long.ends_with("x [8552 more bytes cut]"), "{long}");
+        assert!(long.len() <= MAX_MESSAGE && long.ends_with("x [8552 more bytes left out]"), "{long}");
     }
 
     proptest::proptest! {

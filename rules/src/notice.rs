@@ -180,7 +180,7 @@ impl fmt::Display for Notice {
             }
             Self::GpuMemoryUnseen => f.write_str(
                 "the workers' share of the accelerator is not watched: its driver reports process ids of the host \
-                 (set hostPID for the pod)",
+                 (set hostPID: true in the pod spec)",
             ),
             Self::GpuError { gpu, code, count } => {
                 write!(f, "{gpu}: the driver reported Xid {code} ({})", gpus::xid_name(*code))?;

@@ -130,7 +130,7 @@ impl fmt::Display for Pending {
             }
             Self::OtherJob { point } => write!(
                 f,
-                "waiting: {point}; the first of the two jobs with enough nodes is served; give every node of \
+                "waiting: {point}; the job that first has enough nodes is served; give every node of \
                  a job the same command line and environment"
             ),
         }

@@ -192,7 +192,7 @@ impl fmt::Display for JobFailure {
             Self::MassFailure { faults, limit, nodes } => write!(
                 f,
                 "the network check found {faults} of {nodes} nodes at fault (limit: {limit}), so no node is \
-                 tainted: check first what they share, a switch, a driver, the image or the \
+                 tainted: check first what they share, such as a switch, a driver, the image or the \
                  configuration"
             ),
         }

@@ -70,7 +70,7 @@ fn a_measured_matrix_makes_no_claims_about_link_kinds() {
     let file = node.path("gbps.csv");
     let text = printed(&node, &["--file", file.to_str().unwrap(), "-k2", "--explain"]);
     assert!(
-        text.contains("capacity as measured, 20.0 GB/s") && text.contains("by their slowest hop"),
+        text.contains("capacity as measured, 20.0 GB/s") && text.contains("by their slowest link"),
         "{text}"
     );
     assert!(text.contains("   1  1,3                       as measured, 20.0 GB/s"), "{text}");

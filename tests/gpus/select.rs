@@ -13,7 +13,7 @@ fn all_workers_get_the_same_list_with_the_best_ring_first() {
         assert_eq!(worker.var("LOCAL_RANK"), rank.to_string());
     }
     let line = run.stderr.lines().find(|line| line.contains("--gpu-select")).unwrap();
-    assert!(line.contains("GPUs 4,5,6,7 chosen of 7 free (left out: GPU 1 busy): 2 rings"), "{line}");
+    assert!(line.contains("GPUs 4,5,6,7 chosen from 7 free (left out: GPU 1 busy): 2 rings"), "{line}");
 
     let flags = ["--nproc-per-node=8", "--gpu-select=topology", "--gpu-select-only"];
     let run = FakeNode::dgx(&[]).launch(&flags).steps(&["dump"]).finish().expect_code(0);
@@ -98,6 +98,6 @@ fn metax_gpus_are_set_by_number_in_both_variables() {
     for name in ["CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES"] {
         assert_eq!(run.dump(0, 0).var(name), "0,1,2,3,4,6,7", "{}", run.stderr);
     }
-    assert!(run.stderr.contains("of 7 free (left out: GPU 5 busy)"), "{}", run.stderr);
+    assert!(run.stderr.contains("from 7 free (left out: GPU 5 busy)"), "{}", run.stderr);
     assert!(!node.path("witness").exists());
 }

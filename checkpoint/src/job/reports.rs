@@ -46,7 +46,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         }
         if !self.dirs.contains_key(dir) && !self.has_room() {
             return refuse(format!(
-                "the job has checkpoints in {} directories, the maximum",
+                "the job has checkpoints in {} directories, the maximum; use one of them",
                 super::MAX_DIRS
             ));
         }

@@ -250,7 +250,8 @@ impl Saver {
             state => {
                 slot.state = state;
                 if is_checked {
-                    let error = "it was given up meanwhile: the step was saved again, or the round has ended";
+                    let error =
+                        "it was given up in the meantime: the step was saved again, or the round has ended";
                     self.on_load_checked(id, &Err(error.to_owned()));
                 }
             }

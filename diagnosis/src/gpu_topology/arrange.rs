@@ -143,7 +143,7 @@ pub fn arrange(
     }
     let many = if choice.ring.len() == 1 { "" } else { "s" };
     let mut message = format!(
-        "GPU{many} {} chosen of {} free{}",
+        "GPU{many} {} chosen from {} free{}",
         in_a_row(&choice.ring),
         free.len(),
         left_out(busy, taken)
@@ -170,7 +170,7 @@ fn worth(matrix: &Matrix, choice: &super::Choice) -> String {
     };
     let gain = choice.gain_over_first();
     let than_first = match choice.first == choice.set {
-        true => "the same set as without a choice".to_owned(),
+        true => "the same GPUs as by default".to_owned(),
         false => format!("{gain:.2} times the modelled bandwidth of the first free GPUs ({})", choice.first),
     };
     format!("{rings}, about {:.1} GB/s, {than_first}", f64::from(choice.score.ring_mbps) / 1000.0)

@@ -59,10 +59,10 @@ pub const fn xid_name(code: u64) -> &'static str {
         74 => "NVLink error",
         79 => "the device has fallen off the bus",
         92 => "high rate of single-bit memory errors (ECC)",
-        94 => "an uncorrectable memory error, contained to one process",
-        95 => "an uncorrectable memory error that affected several processes",
+        94 => "uncorrectable memory error, contained to one process",
+        95 => "uncorrectable memory error that affected several processes",
         119 | 120 => "the device's system processor does not answer",
-        140 => "memory error that could not be corrected",
+        140 => "uncorrectable memory error",
         _ => "see NVIDIA's catalogue of Xid errors",
     }
 }

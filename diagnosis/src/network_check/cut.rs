@@ -106,7 +106,7 @@ impl NetworkElement {
             Self::Link(a, b) => format!("the link between {} and {} is down", node(a), node(b)),
             Self::RackPair(a, b) => format!("the path between {} and {} is down", rack(a), rack(b)),
             Self::Uplink(it) => format!("the uplink of {} is down", rack(it)),
-            Self::PartialUplink(it) => format!("part of the uplinks of {} is down", rack(it)),
+            Self::PartialUplink(it) => format!("some uplinks of {} are down", rack(it)),
             Self::Leaf(it) => format!("the switch of {} is down", rack(it)),
             Self::Pod(it) => format!("every path out of {} is down", pod(it)),
         }

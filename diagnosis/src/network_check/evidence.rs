@@ -182,7 +182,8 @@ fn compute_message(log: &CheckLog, number: u32, ratio: ComputeRatio) -> String {
     )
 }
 
-/// `took 400.0 ms with node 4, ...: 4.00 times the mean of what 6 other nodes take between racks, 100.0 ms`.
+/// `took 400.0 ms with node 4, ...: 4.00 times the baseline between racks: 100.0 ms, the mean of 6 other
+/// nodes`.
 fn slow_message(
     names: &FabricNames,
     number: u32,
@@ -203,9 +204,9 @@ fn slow_message(
                 left_out => format!(", outliers left out: {}", counted(left_out as usize, "node")),
             };
             format!(
-                ": {ratio:.2} times the mean of what {} take {class}, {}{left_out}",
-                counted(nodes as usize, "other node"),
-                millis(time)
+                ": {ratio:.2} times the baseline {class}: {}, the mean of {}{left_out}",
+                millis(time),
+                counted(nodes as usize, "other node")
             )
         }
         _ => String::new(),

@@ -111,7 +111,7 @@ impl Expected {
             Self::Alike => match (path, linked, equipment) {
                 (path, _, _) if path.is_link() => None,
                 (Path::Loopback, _, _) if *is_itself => None,
-                (_, Some(link), _) => went(format_args!("{link}, which another pair of this box uses")),
+                (_, Some(link), _) => went(format_args!("{link}, which another pair of this switchbox uses")),
                 (Path::Loopback, None, _) => {
                     let message = "the bytes stayed within one accelerator (loopback), and the pair has two";
                     Some(Wrong::new(Trouble::WrongPath, message))

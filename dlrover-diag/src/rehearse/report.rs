@@ -78,8 +78,8 @@ pub(super) fn broken(settings: &Settings) -> String {
         some(cluster.uplink_dies.len(), "rack cut off later", "racks cut off later"),
         some(
             cluster.partial_uplinks.len(),
-            "rack with part of its uplinks down",
-            "racks with part of their uplinks down",
+            "rack with some of its uplinks down",
+            "racks with some of their uplinks down",
         ),
         some(cluster.dead_pods.len(), "pod cut off", "pods cut off"),
     ];
@@ -211,7 +211,7 @@ fn write_paths(text: &mut String, outcome: &Outcome) -> fmt::Result {
         let tested = count(tested as usize, "pair");
         writeln!(
             text,
-            "rack {rack}: part of its uplinks is down; {dead} of {tested} with other racks failed"
+            "rack {rack}: some of its uplinks are down; {dead} of {tested} with other racks failed"
         )?;
     }
     for ambiguity in &outcome.ambiguous {

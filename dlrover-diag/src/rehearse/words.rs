@@ -10,7 +10,7 @@ pub(super) fn element(element: NetworkElement) -> String {
         NetworkElement::Link(a, b) => format!("link {a}-{b}"),
         NetworkElement::RackPair(a, b) => format!("path between rack {a} and rack {b}"),
         NetworkElement::Uplink(rack) => format!("uplink of rack {rack}"),
-        NetworkElement::PartialUplink(rack) => format!("part of the uplinks of rack {rack}"),
+        NetworkElement::PartialUplink(rack) => format!("some uplinks of rack {rack}"),
         NetworkElement::Leaf(rack) => format!("switch of rack {rack}"),
         NetworkElement::Pod(pod) => format!("pod {pod}"),
     }

@@ -197,7 +197,7 @@ pub(super) fn ranking(matrix: &Matrix, free: GpuSet, wanted: usize) -> String {
     for set in &ranked {
         *by_capacity.entry((set.score.ring_mbps, set.score.capacity_links)).or_default() += 1;
     }
-    let by = if matrix.is_measured() { "their slowest hop" } else { "their capacity" };
+    let by = if matrix.is_measured() { "their slowest link" } else { "their capacity" };
     let mut text = format!("\n{} of {wanted}, by {by}\n", counted(ranked.len(), "set"));
     for ((ring_mbps, capacity_links), count) in by_capacity.iter().rev() {
         let score = Score { ring_mbps: *ring_mbps, capacity_links: *capacity_links, ..Score::default() };

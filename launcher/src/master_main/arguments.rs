@@ -97,7 +97,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "SHARE", help_heading = CHECKS, default_value = Flag::TaintGuard.spec().default)]
     pub(super) taint_guard: String,
 
-    /// Serve a page on the job, /metrics for Prometheus, /status.json and /healthz; a port alone is served on 127.0.0.1
+    /// Serve a web page about the job, /metrics for Prometheus, /status.json and /healthz; a port alone is served on 127.0.0.1
     #[arg(long, value_name = "ADDR:PORT", help_heading = "Watching the job")]
     pub(super) http: Option<String>,
     /// Serve the job's /metrics under another tool's names too

@@ -35,7 +35,7 @@ super::options! {
             "How many workers this node starts: a number, one for each CPU (cpu) or accelerator (gpu), or auto: \
              accelerators if there are any, else CPUs";
         Role = option("role", "NAME", Text).default("default").of_torchrun(),
-            "The workers' role, ROLE_NAME";
+            "The workers' role, ROLE_NAME for the workers";
         Module = switch("module").short('m').of_torchrun(),
             "The script is a module: start it with python -m";
         NoPython = switch("no-python").of_torchrun(),
@@ -71,7 +71,7 @@ super::options! {
         NodeUnit = option("node-unit", "N", Int).default("1"),
             "The number of nodes is always a multiple of this";
         AutoConfig = switch("auto-config"),
-            "Nodes from NODE_NUM, workers from the accelerators found, and a network check from 4 nodes on";
+            "Nodes from NODE_NUM, workers from the accelerators found, and a network check if there are 4 or more nodes";
         NodeIp = option("node-ip", "ADDRESS", Text),
             "The address that the topology file lists this node under [default: NODE_IP, HOST_IP or POD_IP]";
         RequireUniform = switch("require-uniform"),
@@ -110,7 +110,7 @@ super::options! {
             "Lines of `asw psw ip`: nodes below one switch get adjacent ranks; read again for each round \
              [default: DLROVER_TOPOLOGY_CONFIG, else none]";
         Http = option("http", "ADDR:PORT", Text),
-            "Serve a page on the job, /metrics for Prometheus, /status.json and /healthz; a port alone is served on \
+            "Serve a web page about the job, /metrics for Prometheus, /status.json and /healthz; a port alone is served on \
              127.0.0.1 [default: off]";
         MetricsCompat = choice("metrics-compat", "NAMES", METRICS_COMPAT).default("none").requires(Flag::Http),
             "Serve the job's /metrics under the names of Kubeflow's mpi-operator too";
@@ -140,7 +140,7 @@ super::options! {
             "What counts as progress, comma-separated: progress (what workers show by --progress), output (bytes that \
              they write), cpu (CPU time that they use)";
         OnHang = choice("on-hang", "WHAT", ON_HANG).default("dump"),
-            "What follows from a hang: dump (the stacks are written, and every node is notified), restart (all workers; the \
+            "What to do about a hang: dump (the stacks are written, and every node is notified), restart (all workers; the \
              node that the stacks name uses one of its restarts), or exit (the job fails)";
     }
     "Warm workers" {
@@ -156,8 +156,8 @@ super::options! {
     }
     "Checkpoints in memory" {
         FlashCkptMemory = option("flash-ckpt-memory", "MIB", Int),
-            "The memory of this node in which checkpoints may be kept; a save that finds too little is written to disk at \
-             once (docs/flash-checkpoint.md) [default: 40 % of the node's memory, or of the limit of its cgroup]";
+            "How much memory of this node checkpoints may use; with too little, a save to disk is written at once, and a \
+             save to memory fails (docs/flash-checkpoint.md) [default: 40 % of the node's memory, or of the limit of its cgroup]";
         SaveAtBreakpoint = switch("save-at-breakpoint"),
             "When workers fail, also write the newest checkpoint in memory to disk";
     }
@@ -171,7 +171,7 @@ super::options! {
         Tee = option("tee", "STREAMS", Text).short('t').default("0").of_torchrun(),
             "Write streams to log files and to the console; values as for --redirects";
         LogLinePrefixTemplate = option("log-line-prefix-template", "TEMPLATE", Text).of_torchrun(),
-            "The prefix of each tee'd line on the console, of ${role_name}, ${local_rank}, ${rank} and ${hostname} \
+            "The prefix of each tee'd line on the console; may contain ${role_name}, ${local_rank}, ${rank} and ${hostname} \
              [default: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, else [${role_name}${local_rank}]:]";
         LocalRanksFilter = option("local-ranks-filter", "R,R,...", Text).of_torchrun(),
             "Show only these local ranks on the console; log files stay complete";
@@ -231,13 +231,14 @@ super::options! {
         ExcludeStraggler = switch("exclude-straggler"),
             "Exclude slow nodes; requires --network-check";
         StragglerRatio = option("straggler-ratio", "RATIO", Float).default("2.0").requires(Flag::NetworkCheck),
-            "A node is slow when it takes this many times as long as the mean of the others";
+            "A node is slow when it takes more than this many times the baseline, the mean of the other nodes without \
+             outliers";
         CheckCommand = option("check-command", "CMD", Text).requires(Flag::NetworkCheck),
             "Run this command with /bin/sh on both nodes of a pair, or on the only node of a job, in place of the \
              built-in test \
              (docs/network-check.md)";
         CheckTtl = option("check-ttl", "SECONDS", Float).default("0").requires(Flag::NetworkCheck),
-            "A restart with the same nodes reuses a check younger than this; 0 checks before every start";
+            "A restart with the same nodes reuses the result of a check younger than this; 0: check before every start";
         CheckMaxRounds = option("check-max-rounds", "N", Int).default("8").requires(Flag::NetworkCheck),
             "The most rounds of tests in one check; nodes without a verdict by then are inconclusive";
         NetworkCheckTimeout = option("network-check-timeout", "S", Text).requires(Flag::NetworkCheck),
@@ -245,7 +246,7 @@ super::options! {
              --check-command]";
         OnInconclusive = choice("on-inconclusive", "WHAT", &["fail", "proceed", "relaunch"])
             .default("fail").requires(Flag::NetworkCheck),
-            "When the check cannot find which node is at fault: fail the job, proceed with the nodes, or relaunch them \
+            "When the check cannot find which node is at fault: fail the job, proceed with all these nodes, or relaunch them \
              (they exit with 202)";
         OnBadPath = choice("on-bad-path", "WHAT", &["exclude", "fail", "proceed"])
             .default("exclude").requires(Flag::NetworkCheck),
@@ -253,8 +254,8 @@ super::options! {
              fail the job (202), or proceed with all";
         TaintFlaky = choice("taint-flaky", "WHEN", &["now", "confirmed", "never"])
             .default("confirmed").requires(Flag::NetworkCheck),
-            "When a node that fails intermittently, or is lost during a check, is tainted: now, confirmed by a second \
-             check, or never";
+            "When to taint a node that fails intermittently or is lost during a check: now, confirmed (once a second check \
+             finds it again), or never";
         BusyGpuThreshold = option("busy-gpu-threshold", "PERCENT", Float).default("30"),
             "An accelerator counts as in use by others when more than this percentage of its memory is taken";
         SwitchboxCheck = switch("switchbox-check"),

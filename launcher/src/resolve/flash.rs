@@ -8,7 +8,8 @@ const MIB: u64 = 1 << 20;
 pub(super) fn memory(cli: &Cli) -> Result<Option<u64>, Invalid> {
     let Some(mib) = cli.int(Flag::FlashCkptMemory) else { return Ok(None) };
     let given = cli.given(Flag::FlashCkptMemory);
-    let range = "a number of MiB, 0 or more; with 0 every checkpoint is written to disk at once";
+    let range =
+        "a number of MiB, 0 or more; with 0, saves to disk are written at once and saves to memory fail";
     let mib = u64::try_from(mib).map_err(|_| Invalid::OutOfRange { given, range })?;
     Ok(Some(mib.saturating_mul(MIB)))
 }

@@ -54,7 +54,7 @@ pub(super) fn resolve(
         notices.push(format!(
             "{} is not enforced: the driver reports process ids of the host, and this container has a PID \
              namespace of its own, so the same id may belong to a worker here and to an unrelated process on the \
-             host; set hostPID for the pod",
+             host; set hostPID: true in the pod spec",
             cli.given(Flag::GpuMemEnforce)
         ));
     }
@@ -93,7 +93,7 @@ pub(super) fn resolve(
     ));
     if workers > 1 {
         notices.push(
-            "NCCL does not support two ranks on one device (it reports `Duplicate GPU detected`): use gloo, or MPS"
+            "NCCL does not support two ranks on one device (it reports `Duplicate GPU detected`): use gloo, or one worker for each device"
                 .to_owned(),
         );
     }

@@ -17,7 +17,7 @@ impl TaintReport {
             NetworkElement::Link(a, b) => format!("the link {} - {}", self.name(a), self.name(b)),
             NetworkElement::RackPair(a, b) => format!("the path {} - {}", self.rack(a), self.rack(b)),
             NetworkElement::Uplink(rack) => format!("the uplink of {}", self.rack(rack)),
-            NetworkElement::PartialUplink(rack) => format!("part of the uplinks of {}", self.rack(rack)),
+            NetworkElement::PartialUplink(rack) => format!("some uplinks of {}", self.rack(rack)),
             NetworkElement::Leaf(rack) => format!("the switch of {}", self.rack(rack)),
             NetworkElement::Pod(pod) => format!("the uplinks or the switch of {}", self.pod_name(pod)),
         }

@@ -107,6 +107,6 @@ fn four_of_six_broken_hosts_are_a_mass_failure() {
     for outcome in job.fails(nodes, 203).iter().take(6) {
         let output = &outcome.stderr;
         assert!(output.contains("found 4 of 6 nodes at fault (limit: 2)"), "{output}");
-        assert!(output.contains("check first what they share, a switch, a driver, the"), "{output}");
+        assert!(output.contains("check first what they share, such as a switch, a driver, the"), "{output}");
     }
 }

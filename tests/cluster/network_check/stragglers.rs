@@ -32,7 +32,7 @@ fn a_host_behind_a_slow_link_is_excluded_and_its_partners_are_not() {
     let _world = job.first_world(5);
     for outcome in job.leave([left], 201) {
         let output = outcome.stderr;
-        assert!(output.contains("times the mean of what "), "{output}");
+        assert!(output.contains("times the baseline "), "{output}");
         assert!(
             output.contains("\n  Check first: the speed and errors of this node's network interface"),
             "{output}"

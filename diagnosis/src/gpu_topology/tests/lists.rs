@@ -23,7 +23,7 @@ fn the_chosen_come_first_and_nothing_is_hidden() {
     assert_eq!((list.order, list.chosen), (vec![4, 5, 6, 7, 0, 2, 3], 4));
     assert_eq!(
         list.message,
-        "GPUs 4,5,6,7 chosen of 7 free (left out: GPU 1 busy): 2 rings of direct links, about 48.4 GB/s, 5.38 times the \
+        "GPUs 4,5,6,7 chosen from 7 free (left out: GPU 1 busy): 2 rings of direct links, about 48.4 GB/s, 5.38 times the \
          modelled bandwidth of the first free GPUs (0,2,3,4)"
     );
     let only = arranged(&[1], &[], &EVERY, GpuRequest { only: true, ..FOUR }).unwrap();
@@ -48,7 +48,7 @@ fn the_users_own_list_bounds_the_choice_and_orders_what_follows() {
     // Busy ones that the user did not allow are not mentioned.
     let list = arranged(&[7], &[4], &[0, 3], GpuRequest { wanted: 2, ..FOUR }).unwrap();
     assert!(!list.message.contains("left out"), "{}", list.message);
-    assert!(list.message.ends_with("the same set as without a choice"), "{}", list.message);
+    assert!(list.message.ends_with("the same GPUs as by default"), "{}", list.message);
     assert!(arranged(&[], &[], &[99], GpuRequest { wanted: 1, ..FOUR }).is_err());
 }
 

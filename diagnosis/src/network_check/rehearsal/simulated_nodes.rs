@@ -94,7 +94,7 @@ impl<'a> SimulatedNodes<'a> {
         ComputeTime { time: self.noisy(seconds * factor), kind }
     }
 
-    /// The false report of a lying node.
+    /// The report of a node that reports falsely.
     fn lie(&mut self) -> Probed {
         let passed =
             |comm| Probed::Passed { comm, latency: Duration::from_micros(50), bytes_per_second: BYTES };

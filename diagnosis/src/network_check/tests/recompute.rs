@@ -235,7 +235,7 @@ fn sentence(number: u64, message: &str, evidence: &Value, round: &Value) {
     assert!(message.starts_with(&format!("took {} with node ", millis(comm))), "{message}");
     let baseline = &test["baseline"];
     let Some(mean) = time(&baseline["time"]) else {
-        assert!(!message.contains("times the mean"), "{message}");
+        assert!(!message.contains("times the baseline"), "{message}");
         return;
     };
     let class = match (baseline["of_all"] == true, test["across"] == true) {
@@ -249,10 +249,10 @@ fn sentence(number: u64, message: &str, evidence: &Value, round: &Value) {
         Some(_) => format!(", outliers left out: {}", many(&baseline["left_out"], "node")),
     };
     let expected = format!(
-        ": {:.2} times the mean of what {} take {class}, {}{left_out}",
+        ": {:.2} times the baseline {class}: {}, the mean of {}{left_out}",
         comm / mean,
-        many(&baseline["counted"], "other node"),
-        millis(mean)
+        millis(mean),
+        many(&baseline["counted"], "other node")
     );
     let rest = message.split_once(&expected).unwrap_or_else(|| panic!("{message}: {expected}")).1;
     let doubt = "; one failed test is not enough evidence";

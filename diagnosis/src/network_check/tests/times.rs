@@ -141,8 +141,8 @@ fn outliers_that_were_left_out_are_named() {
     let outcome = rehearse(&Cluster { slow_nic, ..Cluster::healthy(12, 1) }, excluding(1));
     let message = &outcome.nodes[4].evidence[0].message;
     assert!(
-        message.contains(": 4.00 times the mean of what ")
-            && message.contains(" other nodes take within racks, 100.0 ms, "),
+        message.contains(": 4.00 times the baseline within racks: 100.0 ms, the mean of ")
+            && message.contains(" other nodes, "),
         "{message}"
     );
     assert!(message.contains(", outliers left out: "), "{message}");

@@ -28,7 +28,7 @@ fn where_one_pair_uses_a_link_all_must() {
         let finding = went([Path::Metaxlink, Path::Metaxlink, other, other], "");
         let wrong = Some(Trouble::WrongPath);
         assert_eq!(troubles(&finding), [None, None, wrong, wrong], "{other}");
-        let message = format!("wrong path, {course} metaxlink, which another pair of this box uses");
+        let message = format!("wrong path, {course} metaxlink, which another pair of this switchbox uses");
         assert_eq!(finding.pairs[2].wrong.as_ref().unwrap().to_string(), message);
         let finding = went([Path::Metaxlink, other, other, other], "NVIDIA L40S");
         assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Fault, 1), "{other}");

@@ -108,13 +108,13 @@ fn findings_are_in_table_and_document() {
     let text = table(&settings, &outcome);
     for line in [
         "simulated: 16 nodes in 4 racks and 2 pods, seed 0\n",
-        "1 that breaks later, 1 with false reports, 1 rack cut off later, 1 rack with part of its uplinks \
+        "1 that breaks later, 1 with false reports, 1 rack cut off later, 1 rack with some of its uplinks \
          down, 1 pod cut off, each \
          test fails \
          with probability 0.5; noise 0\n",
         "rack 1: none of its nodes can be reached, not even from within the rack\n",
         "pod 0: every path out of it is down\n",
-        "rack 3: part of its uplinks is down; 2 of 4 pairs with other racks failed\n",
+        "rack 3: some of its uplinks are down; 2 of 4 pairs with other racks failed\n",
         "ambiguous: node 9 or link 9-10 or uplink of rack 2\n",
         "cut: pod 0 reaches itself only\n",
         "excluded, since the simulated fault cuts them off: nodes 0 to 2, 12\n",

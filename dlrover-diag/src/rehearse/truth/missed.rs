@@ -98,7 +98,7 @@ impl fmt::Display for Missed {
             "flaky" => "flaky",
             "liar" => "false reports",
             "dead-uplink" | "dead-pod" => "cut off",
-            "partial-uplink" => "part of its uplinks down",
+            "partial-uplink" => "some of its uplinks down",
             _ => "",
         };
         write!(f, "not found: {what} {}", numbers.join("-"))?;

@@ -239,7 +239,7 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// Why a rack with part of its uplinks down was not found. It is found where every tested pair of the rack
+    /// Why a rack with some of its uplinks down was not found. It is found where every tested pair of the rack
     /// with others that is cut is named.
     pub(super) fn why_not_part(&self, rack: u32) -> Option<Why> {
         let last = super::last_round(self.outcome);

@@ -109,11 +109,11 @@ fn what_was_never_tested_while_it_was_broken_is_told() {
         ),
         (
             "--nodes 8 --racks 1 --partial-uplink 0:0.5",
-            "rack 0 (part of its uplinks down): never tested with another",
+            "rack 0 (some of its uplinks down): never tested with another",
         ),
         (
             "--nodes 8 --racks 4 --partial-uplink 2:0",
-            "rack 2 (part of its uplinks down): the 2 pairs tested with other racks used",
+            "rack 2 (some of its uplinks down): the 2 pairs tested with other racks used",
         ),
         ("--nodes 8 --racks 4 --pod-size 4 --faulty 0,1,2,3,4,5 --dead-pod 0", "pod 0 (cut off): "),
     ] {

@@ -88,7 +88,7 @@ fn the_best_come_first_as_ids_and_the_rest_follow() {
     assert_eq!(list, some("44,55,66,77,00,22,33"));
     assert!(
         lines[0]
-            .starts_with("`--gpu-select=topology`: GPUs 4,5,6,7 chosen of 7 free (left out: GPU 1 busy): "),
+            .starts_with("`--gpu-select=topology`: GPUs 4,5,6,7 chosen from 7 free (left out: GPU 1 busy): "),
         "{lines:?}"
     );
     let plan = planned(&eight(&[1]), &[], "--gpu-select=topology --nproc-per-node=4");

@@ -46,8 +46,8 @@ fn checkpoints_in_memory_have_the_memory_that_is_given() {
     assert_eq!(plan("--flash_ckpt_memory 0 x.py").agent.checkpoint_memory, Some(0));
     assert_eq!(
         refusal(&[], "--flash-ckpt-memory=-1 x.py"),
-        "`--flash-ckpt-memory=-1` is invalid: expected a number of MiB, 0 or more; with 0 every checkpoint is written to \
-         disk at once"
+        "`--flash-ckpt-memory=-1` is invalid: expected a number of MiB, 0 or more; with 0, saves to disk are written \
+         at once and saves to memory fail"
     );
     assert!(!plan("x.py").agent.terms.save_at_breakpoint);
     assert!(plan("--save-at-breakpoint x.py").agent.terms.save_at_breakpoint);

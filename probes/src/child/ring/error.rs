@@ -59,10 +59,10 @@ pub enum RingError {
     #[error("{peer} neither sent nor received anything for {seconds} s while {doing}")]
     Silent { peer: Peer, doing: &'static str, seconds: u64 },
     /// The peer closed its connection regularly, but too early.
-    #[error("{peer} closed the connection early while {doing}")]
+    #[error("{peer} closed the connection early while this node was {doing}")]
     ClosedEarly { peer: Peer, doing: &'static str },
     /// The connection broke.
-    #[error("the connection with {peer} broke while {doing}")]
+    #[error("the connection to {peer} broke while {doing}")]
     Broken {
         peer: Peer,
         doing: &'static str,

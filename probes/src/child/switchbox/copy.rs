@@ -53,7 +53,7 @@ fn of_cuda(request: &Request) -> Response {
     let mut response = Response { devices: None, ..Response::new("cuda", 0) };
     response.fail(
         &request.pairs,
-        &Wrong::new(Trouble::ToolMissing, "this build has no CUDA probe; packages of a release have it"),
+        &Wrong::new(Trouble::ToolMissing, "this build has no CUDA probe; install a release package"),
     );
     response
 }
