@@ -131,12 +131,15 @@ fn ids(inventory: &Inventory) -> Vec<Option<String>> {
     inventory.gpus.iter().map(id).collect()
 }
 
-/// `visible device GPU-90 not found; this and all later entries are ignored (2 in all)`.
+/// `visible device GPU-90 (of 0,GPU-90) not found; this and all later entries are ignored (2 in all)`.
 fn not_here(list: &str, absent: usize) -> String {
     let entries: Vec<&str> = list.split(',').map(str::trim).collect();
     let first = entries.iter().rev().nth(absent - 1).copied().unwrap_or_default();
     let first: String = first.chars().take(60).collect();
-    format!("visible device {first} not found; this and all later entries are ignored ({absent} in all)")
+    let all: String = list.chars().take(120).collect();
+    format!(
+        "visible device {first} (of {all}) not found; this and all later entries are ignored ({absent} in all)"
+    )
 }
 
 /// More of its memory is in use than `busy_permille` thousandths. Does not apply to one that is split into slices.

@@ -198,11 +198,12 @@ fn a_lost_device_is_not_overlooked_however_it_is_listed() {
 fn entries_that_no_device_has_leave_too_few() {
     let fault = unfit(&node(4), &terms(3, Some("GPU-00,GPU-90,GPU-10")));
     assert_eq!(fault.component, Component::GpuPermission, "nothing is known to be broken");
-    let message = "3 accelerators needed, 1 accessible: visible device GPU-90 not found; this and all later entries are ignored (2 in all)";
+    let message = "3 accelerators needed, 1 accessible: visible device GPU-90 (of GPU-00,GPU-90,GPU-10) not found; this and all later entries are ignored (2 in all)";
     assert_eq!(fault.reason, message);
     let enough = judge(&node(4), &terms(1, Some("0,9")), Duration::ZERO);
-    let notes =
-        vec!["visible device 9 not found; this and all later entries are ignored (1 in all)".to_owned()];
+    let notes = vec![
+        "visible device 9 (of 0,9) not found; this and all later entries are ignored (1 in all)".to_owned(),
+    ];
     assert_eq!(enough, Health::Fit { notes });
     // A host without any computes on its processors.
     assert_eq!(judge(&node(0), &terms(2, Some("0,1")), Duration::ZERO), Health::Fit { notes: Vec::new() });

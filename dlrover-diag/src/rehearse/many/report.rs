@@ -63,7 +63,7 @@ fn sentence(tally: &Tally) -> String {
     let reasons = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join(", ")) };
     format!(
         "{}: healthy nodes tainted: {}, healthy nodes excluded (not cut off): {}, faults missed: {missed}{reasons}; \
-         elements named though they work: {}; runs with too many rounds: {}; disconnected pairs in the job: {}",
+         working links, paths, uplinks or switches named: {}; runs with too many rounds: {}; disconnected pairs in the job: {}",
         count(usize::try_from(tally.runs).unwrap_or(usize::MAX), "run"),
         of(Flaw::HealthyTainted),
         of(Flaw::HealthyExcluded),
@@ -151,9 +151,9 @@ pub(super) fn sweep(seed: u64, rows: &[(String, Tally)]) -> String {
 fn explained(seed: u64) -> String {
     format!(
         "All numbers are runs; the clusters are generated from --seed {seed}. `missed`: tests showed a fault that is \
-         not named. `never shown`: a\nfault is not named, but its element was not tested while it was broken, \
-         or passed its tests, or is inconclusive, or another\nfault hides it. `wrong names`: an element is \
-         named that works. `over bound`: more rounds than such faults may take.\n`disconnected pairs`: the job \
+         not named. `never shown`: a\nfault is not named, but the faulty part was not tested while it was broken, \
+         or passed its tests, or is inconclusive, or another\nfault hides it. `wrong names`: something \
+         that works is named. `over bound`: more rounds than such faults may take.\n`disconnected pairs`: the job \
          would start with nodes that failed to reach each other in the check."
     )
 }

@@ -54,8 +54,8 @@ fn every_two_kinds_are_swept() {
 
 #[test]
 fn runs_are_summed_up_in_one_line() {
-    let nothing = "healthy nodes tainted: 0, healthy nodes excluded (not cut off): 0, faults missed: 0; elements named \
-                   though they work: 0; runs with too many rounds: 0; disconnected pairs in the job: 0";
+    let nothing = "healthy nodes tainted: 0, healthy nodes excluded (not cut off): 0, faults missed: 0; working \
+                   links, paths, uplinks or switches named: 0; runs with too many rounds: 0; disconnected pairs in the job: 0";
     let text = repeated("--nodes 16 --faulty random:2 --repeat 50 --seed 3", false);
     assert_eq!(text.lines().next().unwrap(), format!("50 runs: {nothing}"));
     let line = "--nodes 16 --racks 4 --dead-link random --repeat 50";
