@@ -440,7 +440,7 @@ pub struct StacksPart {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StacksReply {}
-/// What a node has in memory of the checkpoints of one folder.
+/// What a node has in memory of the checkpoints of one directory.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CheckpointFolder {
     /// Absolute. At most 4096 bytes.
@@ -549,7 +549,7 @@ pub struct CheckpointReply {}
 pub struct CheckpointsKept {}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CheckpointsInMemory {
-    /// Of all folders.
+    /// Of all directories.
     #[prost(message, repeated, tag = "1")]
     pub folders: ::prost::alloc::vec::Vec<CheckpointFolder>,
     /// The node will have nothing else in memory: its workers are gone for good.
@@ -663,7 +663,7 @@ pub struct ShardFile {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FileSum {
-    /// Relative to the folder when it is below it.
+    /// Relative to the directory when it is below it.
     #[prost(string, tag = "1")]
     pub file: ::prost::alloc::string::String,
     #[prost(uint64, tag = "2")]
@@ -1098,7 +1098,7 @@ pub struct Assignment {
     /// Absent: its workers continue without the master for ever.
     #[prost(message, optional, tag = "13")]
     pub fence: ::core::option::Option<Fence>,
-    /// What all workers of the round restore of these folders.
+    /// What all workers of the round restore of these directories.
     #[prost(message, repeated, tag = "14")]
     pub restore: ::prost::alloc::vec::Vec<RestorePoint>,
 }
