@@ -138,7 +138,7 @@ pub fn start_error(config: &AgentConfig, local_rank: LocalRank, errno: i32) -> S
     match missing_interpreter(Path::new(OsStr::from_bytes(&program))).filter(|_| errno == libc::ENOENT) {
         Some(interpreter) => match interpreter.strip_suffix('\r') {
             Some(interpreter) => format!(
-                "`{name}`: its first line, #!{interpreter}, ends with a carriage return, which Linux takes for a part \
+                "`{name}`: its first line, #!{interpreter}, ends with a carriage return, which Linux treats as part \
                  of the interpreter's name; save the file with Unix line endings"
             ),
             None => format!("`{name}`: its interpreter {interpreter} does not exist"),

@@ -88,7 +88,7 @@ impl NodeVerdict {
                 }
                 Component::Other(_) => "the component named, its driver and the kernel log (dmesg)",
             },
-            Self::Lost { .. } => "whether this node's machine, container or launcher died",
+            Self::Lost { .. } => "whether this node's machine failed, or its container or launcher ended",
             Self::Unreachable => {
                 "the uplink of this node's switch, and the switches and cables on the path to the nodes named; this \
                  node may be healthy"

@@ -20,10 +20,10 @@ use crate::{
 /// The text of `--dry-run`. `env` is the environment that the launcher was given.
 pub(crate) fn text(plan: &LaunchPlan, env: &[(OsString, OsString)]) -> Result<String, WorkerEnvError> {
     let agent = &plan.agent;
-    let mut text = String::from("dlrover-run: dry run, nothing is started\n\n");
+    let mut text = String::from("dlrover-run: dry run; nothing is started\n\n");
     let logs = match planned_run_dir(&agent.logs.dir, &agent.run_id.0) {
         Some(folder) => folder.display().to_string(),
-        None => "none, no output is kept in files".to_owned(),
+        None => "none; no output is kept in files".to_owned(),
     };
     let report = plan.report_json.as_ref().map(|path| path.display().to_string());
     let changed = changed(&agent.env.inherited, env);

@@ -140,7 +140,7 @@ pub async fn open(
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && serve_master != ServeMaster::Always => {
             if serve_master == ServeMaster::UnlessServed {
                 print_line(format!(
-                    "{endpoint} is taken on this host, so this node joins the job master there"
+                    "{endpoint} is taken on this host, so this node connects to the job master there"
                 ));
             }
             Ok(None)

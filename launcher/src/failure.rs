@@ -207,7 +207,7 @@ fn unkillable(unkillable: &[UnkillableProcess]) -> String {
     }
     text.push_str(
         "  A process in state D waits inside the kernel, usually for a driver or a network file system; it ends when \
-         that replies, or when the machine is restarted.\n",
+         that answers, or when the machine is restarted.\n",
     );
     text
 }

@@ -167,7 +167,7 @@ pub(crate) fn best(
 }
 
 fn cannot_lock(why: &io::Error) -> String {
-    format!("GPUs cannot be locked, so another launcher on this host may choose the same: {why}")
+    format!("GPUs cannot be locked, so another launcher on this host may choose the same ones: {why}")
 }
 
 /// Whether the user's own list has no such entry, by its text alone: numbers are compared with numbers, ids with ids. A

@@ -47,8 +47,8 @@ Exit codes:
   202  a network check cannot find which node is at fault (--on-inconclusive), or nodes are cut off
        from each other (--on-bad-path)
   203  a network check found more nodes at fault than --taint-guard allows
-  With --propagate-exit-code a failed run exits with the root cause's own code: 128+N for signal N,
-  247 when the kernel's OOM killer killed it.
+  With --propagate-exit-code a failed run exits as the worker that failed first did: 128+N for
+  signal N, 247 when the kernel's OOM killer killed that worker.
 
 Examples:
   dlrover-run --standalone --nproc-per-node=2 train.py --epochs 3

@@ -137,7 +137,7 @@ pub(crate) enum Invalid {
     QuietAndVerbose,
     #[error("`{given}` cannot be used: {why}")]
     BoxPairs { given: Given, why: String },
-    #[error("`{given}` asks for more working pairs than the {pairs} of --box-pairs")]
+    #[error("`{given}` asks for more good pairs than the {pairs} of --box-pairs")]
     MinChannels { given: Given, pairs: usize },
     #[error("`{given}` is invalid: expected {range}")]
     SwitchboxRange { given: Given, range: &'static str },
@@ -154,7 +154,7 @@ pub(crate) enum Invalid {
     NeedsNetworkCheck { given: Given },
     /// An option that is not supported: usage and exit code 2, as when the command line cannot be parsed.
     #[error(
-        "`{given}` cannot be used: it names a Python plug-in, and this launcher is not Python; see --log-dir, \
+        "`{given}` cannot be used: it names a Python plug-in, and this launcher is not written in Python; see --log-dir, \
          --redirects and --tee"
     )]
     LogsSpecs { given: Given },

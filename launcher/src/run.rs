@@ -57,7 +57,7 @@ pub enum RunError {
     #[error("cannot start the runtime")]
     Runtime(#[source] io::Error),
     /// Standard output or standard error of the launcher cannot be used.
-    #[error("cannot use standard output and standard error")]
+    #[error("cannot use standard output or standard error")]
     Console(#[source] io::Error),
     /// The rendezvous.
     #[error(transparent)]
@@ -282,7 +282,7 @@ async fn meet_and_run(
     let logs = Logs::new(plan.agent.logs.clone(), &plan.agent.run_id.0, &plan.agent.role, console.clone())?;
     match logs.run_dir() {
         Some(folder) => info!("log directory: {}", folder.display()),
-        None => info!("log directory: none, no output is kept in files"),
+        None => info!("log directory: none; no output is kept in files"),
     }
     let RendezvousSetup { master, store, embedded, own } = set_up(&mut plan, &console).await?;
     let status_socket = match status_socket::serve(master.clone()) {

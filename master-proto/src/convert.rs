@@ -40,7 +40,7 @@ pub enum ConvertError {
         field: &'static str,
     },
     /// A number is out of range.
-    #[error("{field} is {value}, expected {expected}")]
+    #[error("{field} is {value}; expected {expected}")]
     Range {
         /// Path of the field.
         field: &'static str,

@@ -100,8 +100,8 @@ impl LoadedJob {
             log_line(
                 log,
                 format_args!(
-                    "the journal ends with an incomplete record ({}): either the master died while writing it, \
-                     before it had replied to any node, or the file was truncated or changed later; the job \
+                    "the journal ends with an incomplete record ({}): either the master was killed while writing it, \
+                     before it had answered any node, or the file was truncated or changed later; the job \
                      continues from the previous record, and the nodes report what is missing",
                     counted(torn_bytes, "byte")
                 ),

@@ -58,7 +58,7 @@ pub enum Notice {
     StoreNotReached { missing: Vec<LocalRank>, waited: Duration },
     /// The node is assigned to a round with other nodes.
     Assigned(Assignment),
-    /// No worker of this node has shown progress for so long since its start, so a hang would not be noticed.
+    /// No worker of this node has shown progress for so long since its start, so a hang would not be detected.
     ProgressMissing { waited: Duration },
     /// The job hangs.
     Hang(HangNotice),
@@ -109,7 +109,7 @@ impl fmt::Display for Notice {
             }
             Self::ProgressMissing { waited } => write!(
                 f,
-                "no worker of this node has shown progress within {} s of its start, so a hang would not be noticed: call \
+                "no worker of this node has shown progress within {} s of its start, so a hang would not be detected: call \
                  dlrover_run.progress(step) in the script, or write the step to the file DLROVER_PROGRESS_FILE \
                  (docs/progress.md)",
                 waited.as_secs_f64()

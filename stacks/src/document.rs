@@ -28,7 +28,7 @@ pub enum ReadError {
     TooLarge { size: usize },
     #[error("the JSON cannot be read")]
     Json(#[source] serde_json::Error),
-    #[error("the schema is `{found}`, expected `{SCHEMA}`")]
+    #[error("the schema is `{found}`; expected `{SCHEMA}`")]
     Schema { found: String },
     #[error("the version is {found}; this program reads version {VERSION}")]
     Version { found: u32 },
@@ -154,7 +154,7 @@ mod tests {
         let name = "00003-00008.stacktrace";
         assert_eq!(fault(name, ""), "the file is empty");
         assert_eq!(fault(name, "{"), "the JSON cannot be read");
-        assert_eq!(fault(name, "{}"), "the schema is ``, expected `dlrover-stacks`");
+        assert_eq!(fault(name, "{}"), "the schema is ``; expected `dlrover-stacks`");
         let later = r#"{"schema":"dlrover-stacks","version":2}"#;
         assert_eq!(fault(name, later), "the version is 2; this program reads version 1");
         assert_eq!(

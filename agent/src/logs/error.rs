@@ -36,7 +36,7 @@ pub enum LogError {
         source: io::Error,
     },
     /// An event descriptor for the logs of a generation could not be made.
-    #[error("cannot set up the logs of a generation")]
+    #[error("cannot set up the logs of the workers")]
     StartGeneration {
         #[source]
         source: io::Error,

@@ -218,7 +218,7 @@ impl Queues {
 /// The line in place of messages that a full queue had no room for.
 fn dropped(count: u64) -> String {
     let messages = if count == 1 { "message" } else { "messages" };
-    format!("(launcher dropped {count} earlier {messages}: the console accepted no output)\n")
+    format!("(the launcher dropped {count} earlier {messages}: the console accepted no output)\n")
 }
 
 #[cfg(test)]
@@ -295,7 +295,7 @@ mod tests {
             queues.push_message(message(i).as_bytes());
         }
         let out = drained(&mut queues).concat();
-        let notice = "(launcher dropped 4 earlier messages: the console accepted no output)\n";
+        let notice = "(the launcher dropped 4 earlier messages: the console accepted no output)\n";
         assert!(out == notice.to_owned() + &(4..260).map(message).collect::<String>());
         queues.push_message(b"again\n");
         assert_eq!(drained(&mut queues), ["again\n"]);

@@ -62,7 +62,7 @@ impl Prober {
                 tokio::select! {
                     ended = &mut watching => {
                         // Training continues without it.
-                        debug!(ended, "the watch over the driver of the accelerators has ended");
+                        debug!(ended, "the driver of the accelerators is no longer watched for errors; training continues");
                         return;
                     }
                     Some(message) = received.recv() => {

@@ -42,7 +42,7 @@ fn a_stuck_console_blocks_the_worker_and_nothing_else() {
     let missing = expected.len() + b"alive\n".len() - out.len();
     assert!(missing as u64 <= lost, "{missing} are missing, {lost} were counted");
     let err = String::from_utf8(err.join().unwrap()).unwrap();
-    assert!(err.contains("(launcher dropped "), "{err}");
+    assert!(err.contains("(the launcher dropped "), "{err}");
     assert!(err.contains("\nmessage 99999\n"));
 }
 

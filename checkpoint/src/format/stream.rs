@@ -32,7 +32,7 @@ pub enum Part<'a> {
 
 /// More bytes were copied from the slot than the part had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{found} bytes were copied from the slot, expected at most {expected}")]
+#[error("{found} bytes were copied from the slot; expected at most {expected}")]
 pub struct CopiedTooMany {
     pub found: u64,
     pub expected: u64,

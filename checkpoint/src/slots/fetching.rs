@@ -107,11 +107,14 @@ impl Saver {
             known.facts = facts;
         }
         if is_other(&known.facts) {
-            return Err(format!(
-                "the states of this node and of the other node differ in the number of shards (this node: {}, the other: \
-                 {n_shards}), or in whether they are the same on all ranks",
-                known.facts.n_shards
-            ));
+            let here = known.facts.n_shards;
+            return Err(if here != n_shards {
+                format!("the number of shards is {here} on this node and {n_shards} on the other one")
+            } else if replicated {
+                "the state is replicated on the other node and sharded on this one".into()
+            } else {
+                "the state is replicated on this node and sharded on the other one".into()
+            });
         }
         if known.writer.is_none() {
             (known.is_replica, known.is_leaving) = (is_replica, false);

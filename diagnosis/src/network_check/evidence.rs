@@ -152,7 +152,7 @@ fn with_good_partner(
     Some(Evidence { round: index(test_evidence.round), partners: vec![test_evidence.partner], message })
 }
 
-/// `2.10 times the mean compute time of the others in each of 2 samples: at least 105.0 ms against
+/// `2.10 times the baseline compute time in each of 2 samples: at least 105.0 ms against
 /// 50.0 ms, ...`.
 fn compute_message(log: &CheckLog, number: u32, ratio: ComputeRatio) -> String {
     let ComputeRatio { shortest, others, lowest, samples, .. } = ratio;
@@ -173,8 +173,8 @@ fn compute_message(log: &CheckLog, number: u32, ratio: ComputeRatio) -> String {
     };
     let all = if samples == 1 { String::from("1 sample") } else { format!("each of {samples} samples") };
     format!(
-        "{lowest:.2} times the mean compute time of the others in {all}: at least {} against \
-         {}{}; the mean is of {} that ran the same computation{left_out}",
+        "{lowest:.2} times the baseline compute time in {all}: at least {} against \
+         {}{}; the baseline is the mean of {} that ran the same computation{left_out}",
         millis(shortest),
         millis(mean),
         timed(log, number),

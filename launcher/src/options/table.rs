@@ -92,9 +92,9 @@ super::options! {
         RestartCount = option("restart-count", "N", Int).default("3").alias("restart-counts"),
             "How many times the node of one node rank may be replaced after a loss before the job fails";
         ReconnectGrace = option("reconnect-grace", "SECONDS", Float).default("2"),
-            "How long a node whose connection broke may take to reconnect before it is lost";
+            "How long a node whose connection broke may take to reconnect before it counts as lost";
         HeartbeatTimeout = option("heartbeat-timeout", "SECONDS", Float).default("15"),
-            "How long a node may send no heartbeat before it is lost; at least 6 heartbeat intervals (1 s each for \
+            "How long a node may send no heartbeat before it counts as lost; at least 6 heartbeat intervals (1 s each for \
              up to 1000 nodes)";
         StateDir = option("state-dir", "DIR", Text),
             "Where the job master keeps its state, so that the same launcher, started again, continues the job \
@@ -265,7 +265,7 @@ super::options! {
         MinBandwidth = option("min-bandwidth", "MB/S", Float).default("10000").requires(Flag::SwitchboxCheck),
             "A switchbox pair below this bandwidth is faulty";
         MinChannels = option("min-channels", "N", Int).requires(Flag::SwitchboxCheck),
-            "A node with fewer working switchbox pairs is faulty [default: 2, or the number of pairs if that is less]";
+            "A node with fewer good switchbox pairs is faulty [default: 2, or the number of pairs if that is less]";
         SwitchboxProbe = option("switchbox-probe", "PROBE", Text).default("auto").requires(Flag::SwitchboxCheck),
             "What measures the pairs: MetaX's tool (mxom), copies between NVIDIA devices (cuda), whichever of the two \
              fits (auto), a copy between two processes that tests no link (host), or a program of your own \

@@ -51,10 +51,7 @@ fn min_channels(cli: &Cli, pairs: usize) -> Result<u32, Invalid> {
     let given = || cli.given(Flag::MinChannels);
     let Some(asked) = cli.int(Flag::MinChannels) else { return Ok(default_min_channels(pairs)) };
     if asked < 1 {
-        return Err(Invalid::SwitchboxRange {
-            given: given(),
-            range: "a number of working pairs, at least 1",
-        });
+        return Err(Invalid::SwitchboxRange { given: given(), range: "a number of good pairs, at least 1" });
     }
     let most = u32::try_from(pairs).unwrap_or(u32::MAX);
     match u32::try_from(asked).ok().filter(|asked| *asked <= most) {

@@ -147,11 +147,11 @@ mod tests {
             (pb::FailureDetail { cause: None, ..wire() }, "detail.cause is missing"),
             (
                 pb::FailureDetail { cause: Some(Cause::ExitCode(256)), ..wire() },
-                "detail.exit_code is 256, expected 1 to 255",
+                "detail.exit_code is 256; expected 1 to 255",
             ),
             (
                 pb::FailureDetail { cause: Some(Cause::Signal(0)), ..wire() },
-                "detail.signal is 0, expected 1 to 64",
+                "detail.signal is 0; expected 1 to 64",
             ),
             (
                 pb::FailureDetail { message: long(513), ..wire() },

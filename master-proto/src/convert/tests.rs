@@ -238,7 +238,7 @@ fn an_order_for_fewer_than_two_is_refused() {
     for size in [0, 1, MAX_NODES + 1] {
         let wire = pb::CheckOrder { size, me: 0, ..pb::CheckOrder::from(order()) };
         let error = CheckOrder::try_from(wire).unwrap_err().to_string();
-        assert_eq!(error, format!("check.size is {size}, expected 2 to 65536"));
+        assert_eq!(error, format!("check.size is {size}; expected 2 to 65536"));
     }
 }
 
@@ -307,7 +307,7 @@ fn a_fault_of_its_own_survives_the_wire_and_nonsense_of_a_check_does_not() {
     };
     assert_eq!(
         CheckTerms::try_from(terms(1000)).unwrap_err().to_string(),
-        "terms.check.straggler_permille is 1000, expected above 1000"
+        "terms.check.straggler_permille is 1000; expected above 1000"
     );
     let many = pb::CheckReport {
         compute_micros: vec![1; 17],
@@ -325,12 +325,12 @@ fn a_fault_of_its_own_survives_the_wire_and_nonsense_of_a_check_does_not() {
     let endless = pb::CheckOrder { size: u32::MAX, ..pb::CheckOrder::from(order()) };
     assert_eq!(
         CheckOrder::try_from(endless).unwrap_err().to_string(),
-        "check.size is 4294967295, expected 2 to 65536"
+        "check.size is 4294967295; expected 2 to 65536"
     );
     let beyond = pb::CheckOrder { me: 2, ..pb::CheckOrder::from(order()) };
     assert_eq!(
         CheckOrder::try_from(beyond).unwrap_err().to_string(),
-        "check.me is 2, expected less than check.size"
+        "check.me is 2; expected less than check.size"
     );
 }
 
@@ -397,11 +397,11 @@ fn nonsense_is_refused_with_the_field_and_the_value() {
     let wire = || join_request(request(None));
     assert_eq!(
         refused(pb::JoinRequest { local_world_size: 0, ..wire() }),
-        "local_world_size is 0, expected 1 to 65536"
+        "local_world_size is 0; expected 1 to 65536"
     );
     assert_eq!(
         refused(pb::JoinRequest { after_round: Some(u32::MAX), ..wire() }),
-        "after_round is 4294967295, expected at most 2147483648"
+        "after_round is 4294967295; expected at most 2147483648"
     );
     assert_eq!(refused(pb::JoinRequest { terms: None, ..wire() }), "terms is missing");
     assert_eq!(
@@ -412,16 +412,16 @@ fn nonsense_is_refused_with_the_field_and_the_value() {
         |min_nodes, max_nodes, node_unit| pb::Terms { min_nodes, max_nodes, node_unit, ..Default::default() };
     assert_eq!(
         Terms::try_from(terms(3, 2, 1)).unwrap_err().to_string(),
-        "terms.min_nodes is 3, expected 1 to max_nodes"
+        "terms.min_nodes is 3; expected 1 to max_nodes"
     );
     assert_eq!(
         Terms::try_from(terms(1, 2, 3)).unwrap_err().to_string(),
-        "terms.node_unit is 3, expected 1 to max_nodes"
+        "terms.node_unit is 3; expected 1 to max_nodes"
     );
     let hosting = pb::HostingReport { node_id: "a".into(), master_port: 70_000, ..Default::default() };
     assert_eq!(
         Event::try_from(hosting).unwrap_err().to_string(),
-        "master_port is 70000, expected 1 to 65535"
+        "master_port is 70000; expected 1 to 65535"
     );
     assert_eq!(
         Event::try_from(pb::EndReport { node_id: "a".into(), end: None }).unwrap_err().to_string(),

@@ -335,7 +335,7 @@ impl Collector for Metrics {
         )?;
         families.one_gauge(
             "dlrover_world_size",
-            "Workers of the round that runs",
+            "Workers of the current round",
             status.world_size.map(f64::from),
         )?;
         families.one_gauge(
@@ -345,7 +345,7 @@ impl Collector for Metrics {
         )?;
         families.one_gauge(
             "dlrover_round",
-            "The round that runs or is being started, else the last one",
+            "The current round, or the one that is being started, else the last one",
             status.round.map(f64::from),
         )?;
         families.gauge(

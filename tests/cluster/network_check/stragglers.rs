@@ -57,7 +57,7 @@ fn a_host_with_little_cpu_is_excluded_and_the_others_are_not() {
     let _world = job.first_world(5);
     for outcome in job.leave([left], 201) {
         let output = outcome.stderr;
-        assert!(output.contains("times the mean compute time of the others"), "{output}");
+        assert!(output.contains("times the baseline compute time"), "{output}");
         assert!(
             output.contains(
                 "\n  Check first: this node's clock throttling, temperature and power limits, CPU quotas"

@@ -204,6 +204,25 @@ fn what_arrives_with_other_numbers_is_not_used() {
 }
 
 #[test]
+fn a_state_of_another_kind_is_not_fetched_over_that_of_a_writer() {
+    for (given, said) in [
+        (fetch(2, true), "the number of shards is 1 on this node and 2 on the other one"),
+        (
+            Fetch { replicated: false, ..fetch(1, true) },
+            "the state is replicated on this node and sharded on the other one",
+        ),
+    ] {
+        let (mut bench, ..) = Bench::with_writer();
+        let effects = bench.agent(order(0, 5, given));
+        let failed = |effect: &Effect| match effect {
+            Effect::Tell(FromSaver::FetchFailed { reason, .. }) => Some(reason.clone()),
+            _ => None,
+        };
+        assert_eq!(effects.iter().find_map(failed).as_deref(), Some(said), "{effects:?}");
+    }
+}
+
+#[test]
 fn a_new_round_ends_what_was_fetched_for_the_one_before() {
     let (mut bench, slot) = fetching();
     let effects = bench.agent(second_of_two(2, Vec::new()));

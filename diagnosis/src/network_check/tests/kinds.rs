@@ -107,7 +107,7 @@ fn what_is_measured_again_counts_only_as_the_same_kind() {
     assert_eq!(again(Duration::from_millis(30).into()), [].into());
     let outcome = judged(&first, &cublas("a", 30));
     let message = &outcome.nodes[3].evidence[0].message;
-    let times = "30.0 ms against 10.0 ms, for matrix products by cuBLAS on a; the mean is of 3 nodes that ran the same computation";
+    let times = "30.0 ms against 10.0 ms, for matrix products by cuBLAS on a; the baseline is the mean of 3 nodes that ran the same computation";
     assert!(message.ends_with(times), "{message}");
 }
 

@@ -15,7 +15,7 @@ fn a_node_that_computes_and_so_sends_slowly_is_a_compute_straggler() {
     let both = Cluster { slow_compute: slow(3), slow_nic: slow(3), ..Cluster::healthy(6, 1) };
     let outcome = rehearse(&both, policy());
     assert_eq!(outcome.nodes[3].verdict, NodeVerdict::StragglerCompute, "{outcome:#?}");
-    assert!(outcome.nodes[3].evidence[0].message.contains("the mean compute time"), "{outcome:#?}");
+    assert!(outcome.nodes[3].evidence[0].message.contains("the baseline compute time"), "{outcome:#?}");
     let nic = Cluster { slow_nic: slow(3), ..Cluster::healthy(6, 1) };
     assert_eq!(rehearse(&nic, policy()).nodes[3].verdict, NodeVerdict::StragglerNetwork);
     for outcome in [outcome, rehearse(&nic, policy())] {

@@ -107,8 +107,8 @@ fn computing(outcome: &Value) -> u32 {
             };
             let kind = &kind["Cublas"]["model"].as_str().expect("only this kind in these clusters");
             let expected = format!(
-                "{ratio:.2} times the mean compute time of the others in each of {0} samples: at least {1} against {2}, \
-                 for matrix products by cuBLAS on {kind}; the mean is of {3} node{4} that ran the same computation{left_out}",
+                "{ratio:.2} times the baseline compute time in each of {0} samples: at least {1} against {2}, \
+                 for matrix products by cuBLAS on {kind}; the baseline is the mean of {3} node{4} that ran the same computation{left_out}",
                 samples.len(),
                 millis(shortest),
                 millis(found.0),

@@ -133,8 +133,8 @@ fn outliers_that_were_left_out_are_named() {
     let outcome = rehearse(&Cluster { slow_compute, ..Cluster::healthy(6, 1) }, excluding(0));
     assert_eq!(
         outcome.nodes[4].evidence[0].message,
-        "2.10 times the mean compute time of the others in each of 2 samples: at least 105.0 ms against 50.0 ms, for \
-         matrix products by cuBLAS on simulated GPU; the mean is of 4 nodes that ran the same computation; \
+        "2.10 times the baseline compute time in each of 2 samples: at least 105.0 ms against 50.0 ms, for \
+         matrix products by cuBLAS on simulated GPU; the baseline is the mean of 4 nodes that ran the same computation; \
          outliers left out: node 5 (105.0 ms)"
     );
     let slow_nic = [(4, 4.0), (9, 4.0)].into();

@@ -24,7 +24,7 @@ fn write_summary(text: &mut String, template: &Template, seed: u64, tally: &Tall
     writeln!(text, "{}", sentence(tally))?;
     let (nodes, racks) = template.size();
     let (nodes, racks) = (count(nodes as usize, "node"), count(racks as usize, "rack"));
-    writeln!(text, "simulated: {nodes} in {racks}, the seeds of the runs are derived from --seed {seed}")?;
+    writeln!(text, "simulated: {nodes} in {racks}; the seeds of the runs are derived from --seed {seed}")?;
     let (mean, most) = (tally.mean_rounds(), tally.most_rounds);
     writeln!(text, "rounds: {mean:.2} on average, {most} at most")?;
     for (number, what) in [

@@ -183,19 +183,19 @@ fn nonsense_is_refused_with_the_field_and_the_value() {
     );
     assert_eq!(
         refused(committed("/ckpt", u64::MAX)),
-        "step is 18446744073709551615, expected at most 9007199254740991"
+        "step is 18446744073709551615; expected at most 9007199254740991"
     );
     let wire = |change: fn(&mut pb::ShardState)| {
         let mut folder = folders(vec![state("/a", 0)]).remove(0);
         change(&mut folder.shards[0]);
         Wire::InMemory(pb::CheckpointsInMemory { folders: vec![folder], last: false })
     };
-    assert_eq!(refused(wire(|it| it.shard = 2000)), "shard is 2000, expected below n_shards");
-    assert_eq!(refused(wire(|it| it.n_shards = 0)), "n_shards is 0, expected 1 to 1048576");
-    assert_eq!(refused(wire(|it| it.rank = 2000)), "rank is 2000, expected below world");
+    assert_eq!(refused(wire(|it| it.shard = 2000)), "shard is 2000; expected below n_shards");
+    assert_eq!(refused(wire(|it| it.n_shards = 0)), "n_shards is 0; expected 1 to 1048576");
+    assert_eq!(refused(wire(|it| it.rank = 2000)), "rank is 2000; expected below world");
     assert_eq!(
         refused(wire(|it| it.steps = vec![4, 4])),
-        "steps is 4, expected more than the step before it"
+        "steps is 4; expected more than the step before it"
     );
     assert_eq!(refused(wire(|it| it.steps = (0..17).collect())), "steps has 17 entries (maximum: 16)");
     let persisted = |change: fn(&mut pb::ShardFile)| {

@@ -92,8 +92,8 @@ impl Facts {
                     "process {pid} is not dumpable (prctl PR_SET_DUMPABLE, or a program with other privileges); {REMEDY}"
                 ),
                 _ => format!(
-                    "this program has no CAP_SYS_PTRACE, and the process has other privileges, or a security module \
-                     denies access to it; {REMEDY}"
+                    "this program has no CAP_SYS_PTRACE, and process {pid} has other privileges, or a security \
+                     module denies access to it; {REMEDY}"
                 ),
             },
         }

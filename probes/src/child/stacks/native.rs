@@ -27,7 +27,12 @@ pub(super) fn stacks(pid: i32, libraries: &Libraries) -> (Vec<Thread>, Vec<Strin
     let captured = thread::scope(|scope| {
         let work = || capture(pid, &maps);
         match thread::Builder::new().name(format!("stop-{pid}")).spawn_scoped(scope, work) {
-            Ok(handle) => handle.join().unwrap_or_else(|_| Captured::failed("the reader has failed")),
+            Ok(handle) => handle.join().unwrap_or_else(|panic| {
+                let reason = super::reason(panic.as_ref());
+                Captured::failed(&format!(
+                    "the reader panicked: {reason}; this is a bug: report it with this message"
+                ))
+            }),
             Err(error) => Captured::failed(&format!("cannot start a thread: {error}")),
         }
     });
