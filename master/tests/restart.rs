@@ -171,7 +171,9 @@ async fn a_torn_end_is_logged_and_a_damaged_middle_is_refused() {
     let master = Master::with_state(dir.path());
     let _nodes = come_back(&master, &assignments, WorkersState::Running).await;
     // A tail that was truncated after it was durable looks the same.
-    assert!(master.logs("the journal ends with an incomplete record (3 bytes): either the master died"));
+    assert!(
+        master.logs("the journal ends with an incomplete record (3 bytes): either the master was killed")
+    );
     assert!(master.logs("or the file was truncated or changed later"));
     master.kill();
     let mut damaged = whole;
