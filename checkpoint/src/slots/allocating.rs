@@ -232,7 +232,7 @@ fn no_memory(need: u64, have: Option<u64>, reason: Option<&str>) -> Answer {
     let why = match (reason, have) {
         // It has the numbers of the system.
         (Some(reason), _) => format!(": {reason}"),
-        (None, Some(have)) => format!("; --flash-ckpt-memory leaves {have} bytes"),
+        (None, Some(have)) => format!("; the limit for checkpoints in memory leaves {have} bytes"),
         (None, None) => String::new(),
     };
     let text = format!("the slots of a checkpoint in memory need {need} more bytes{why}");

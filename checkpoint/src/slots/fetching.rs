@@ -180,7 +180,7 @@ impl Saver {
         let have = self.room();
         if have < bytes {
             return Err(format!(
-                "its slot needs {bytes} bytes; the limit for checkpoints in memory (--flash-ckpt-memory) leaves {have} bytes"
+                "its slot needs {bytes} bytes; the limit for checkpoints in memory leaves {have} bytes"
             ));
         }
         let (generation, slot) = (self.next(), SlotId(self.next()));

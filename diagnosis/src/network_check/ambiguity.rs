@@ -11,7 +11,7 @@ use super::{
     partial_uplinks::{self, PartialUplinkFault},
 };
 
-/// So many pairs out of a rack would have shown that some of its uplinks is dead.
+/// So many pairs out of a rack would have shown that some of its uplinks are dead.
 const TESTED: usize = 10;
 
 /// All ambiguities.
