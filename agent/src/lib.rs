@@ -49,7 +49,7 @@ pub use self::{
         Console, Drained, GenerationLogs, LogError, LogFormat, LogStyle, Logs, Stream, TAIL_BYTES,
         WorkerOutput, plain,
     },
-    master_link::MasterAt,
+    master_link::{MasterAt, STORE_QUESTION},
     planned::{PlannedStore, PlannedWorker, planned_run_dir, planned_worker},
     progress::{Activity, ProgressFiles, Sample, activity},
     report::{Report, WorkerEvidence},

@@ -35,7 +35,7 @@ pub(crate) use self::{
     error::{has_no_grpc_status, web_server_at},
 };
 pub use self::{
-    connect::{ConnectError, MasterAt},
+    connect::{ConnectError, MasterAt, STORE_QUESTION},
     send::ToMaster,
 };
 use crate::{questions::QuestionState, store_host::Allowed};
@@ -178,12 +178,14 @@ impl<E: From<Event>> MasterConnection<E> {
         }
     }
 
-    /// What closed the connection, or answered without gRPC's status.
+    /// What closed the connection, stays silent, or answered without gRPC's status. torch's store does either with the
+    /// bytes of a gRPC client.
     async fn identify_peer(&self, error: LinkError) -> LinkError {
         match error {
-            LinkError::Silent { at, .. } => LinkError::Mute { at },
             LinkError::BrokeOff { at } if self.connector.is_tcp_store().await => LinkError::Torchrun { at },
             LinkError::BrokeOff { at } if self.connector.is_web_server().await => LinkError::WebServer { at },
+            LinkError::Silent { at, .. } if self.connector.is_tcp_store().await => LinkError::Torchrun { at },
+            LinkError::Silent { at, .. } => LinkError::Mute { at },
             LinkError::Refused { at, status }
                 if has_no_grpc_status(&status) && self.connector.is_web_server().await =>
             {
@@ -373,9 +375,13 @@ impl<E: From<Event>> MasterConnection<E> {
             return answer;
         }
         if !self.was_open_once {
-            let reason = LinkError::Mute { at: self.connector.to_string() }.to_string();
+            let silent = LinkError::Silent { at: self.connector.to_string(), timeout: HINT };
+            let error = tokio::select! {
+                answer = &mut call => return answer,
+                error = self.identify_peer(silent) => error,
+            };
             // When the agent is gone, the task ends after the call.
-            let _gone = self.emit(Event::MasterAway { reason }).await;
+            let _gone = self.emit(Event::MasterAway { reason: error.to_string() }).await;
         }
         call.await
     }

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use agent::SharedStore;
+use agent::{STORE_QUESTION, SharedStore};
 use master::{
     Log, LogLine, max_connections,
     peer_limit::{PeerLimit, Slot},
@@ -107,7 +107,14 @@ async fn decide(
         peeked = timeout(FIRST_BYTE, stream.peek(&mut first)) => peeked,
         () = &mut slot.evicted => return false,
     };
-    if store.is_none() && matches!((&peeked, first[0]), (Ok(Ok(1)), STORE)) {
+    // A node that the master has left waiting asks whether this is a torchrun. The store would answer that it is one.
+    // The question is one segment; a part of it is taken for a torchrun's first bytes.
+    let is_store_client = matches!((&peeked, first[0]), (Ok(Ok(1)), STORE));
+    let mut question = [0; STORE_QUESTION.len()];
+    if is_store_client && stream.peek(&mut question).await.is_ok() && question == STORE_QUESTION {
+        return false;
+    }
+    if store.is_none() && is_store_client {
         // It has its place for as long as it takes.
         return tokio::select! {
             is_torchrun = is_store_hello(stream) => is_torchrun,
@@ -205,6 +212,21 @@ mod tests {
         let said = words.recv().await.unwrap();
         assert!(said.contains("the peer 127.0.0.1 speaks torchrun's rendezvous"), "{said}");
         assert!(words.try_recv().is_err(), "said once");
+    }
+
+    /// Neither is the node named a torchrun, nor is it told that this is one.
+    #[tokio::test]
+    async fn a_node_that_asks_for_a_torchrun_gets_no_answer() {
+        for store in [None, Some(store())] {
+            let (listener, address) = listener();
+            let _for_master = serve(vec![listener], store.as_ref(), &silent()).unwrap();
+            let end = tokio::task::spawn_blocking(move || {
+                let mut client = Client::connect(address).unwrap();
+                client.write_all(&STORE_QUESTION).unwrap();
+                client.read(&mut [0]).is_ok_and(|read| read > 0)
+            });
+            assert!(!end.await.unwrap(), "it is hung up on");
+        }
     }
 
     #[tokio::test]

@@ -33,6 +33,10 @@ const ATTEMPT: Duration = Duration::from_secs(20);
 /// How long a TCPStore or a web server may take to answer: it must be identified within a second.
 const GREETING: Duration = Duration::from_millis(500);
 
+/// How a node asks whether a peer is a TCPStore: VALIDATE with torch's magic number, then PING with a number of ours,
+/// which a store answers. A job master knows a question of a node by it: it comes from no torchrun.
+pub const STORE_QUESTION: [u8; 10] = [0, 0xce, 0xf7, 0x85, 0x3c, 0x0d, b'r', b'v', b'l', b'd'];
+
 /// Where the master is.
 #[derive(Debug, Clone)]
 pub struct MasterAt {
@@ -117,18 +121,16 @@ impl Connector {
         opened.map_err(|_| ConnectError::Slow { at: self.to_string() })?.map_err(connect)
     }
 
-    /// Whether the server that closed the connection is a TCPStore: then it answers a ping with the ping's number.
+    /// Whether the server that closed the connection or stays silent is a TCPStore: it answers [`STORE_QUESTION`].
     pub(super) async fn is_tcp_store(&self) -> bool {
-        const NONCE: u32 = 0x646c_7276;
-        let mut hello = Vec::new();
-        store::Request::Validate.encode(&mut hello);
-        store::Request::Ping { nonce: NONCE }.encode(&mut hello);
         let asked = async {
             let mut stream = TcpStream::connect((self.at.host.as_str(), self.at.port)).await.ok()?;
-            stream.write_all(&hello).await.ok()?;
-            stream.read_u32_le().await.ok()
+            stream.write_all(&STORE_QUESTION).await.ok()?;
+            let mut answer = [0; 4];
+            stream.read_exact(&mut answer).await.ok()?;
+            Some(answer)
         };
-        matches!(timeout(GREETING, asked).await, Ok(Some(NONCE)))
+        matches!(timeout(GREETING, asked).await, Ok(Some(answer)) if STORE_QUESTION.ends_with(&answer))
     }
 
     /// Whether the server that closed the connection, or answered without gRPC's status, is a web server or a proxy.
@@ -199,6 +201,14 @@ mod tests {
     fn an_ipv6_address_is_bracketed() {
         assert_eq!(connector("::1").to_string(), "[::1]:5");
         assert_eq!(connector("host").to_string(), "host:5");
+    }
+
+    #[test]
+    fn the_question_is_validate_and_ping() {
+        let mut encoded = Vec::new();
+        store::Request::Validate.encode(&mut encoded);
+        store::Request::Ping { nonce: u32::from_le_bytes(*b"rvld") }.encode(&mut encoded);
+        assert_eq!(encoded, STORE_QUESTION);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What is said of a peer that is no job master, and how soon a node is back.
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
 use super::*;
 
 fn parts(master: MasterAt) -> LinkParts {
@@ -28,6 +30,37 @@ async fn a_torchrun_at_the_address_is_named() {
         reason.contains(&format!("the peer at 127.0.0.1:{port} speaks torchrun's rendezvous")),
         "{reason}"
     );
+}
+
+/// torch's libuv store answers nothing to the bytes of a gRPC client, and leaves the connection open.
+#[tokio::test]
+async fn a_torchrun_that_stays_silent_is_named_and_stays_named() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let _store = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut question = [0; 10];
+                stream.read_exact(&mut question).await.unwrap();
+                if question == connect::STORE_QUESTION {
+                    stream.write_all(&question[6..]).await.unwrap();
+                }
+                stream.read_to_end(&mut Vec::new()).await
+            });
+        }
+    });
+    let master = MasterAt { host: "127.0.0.1".into(), port, trust: master_proto::trust::Trust::default() };
+    let (events, mut received) = mpsc::channel::<Event>(16);
+    let _link = start(parts(master), events);
+    // After the hint, and when the call has ended.
+    for _said in 0..2 {
+        let event = timeout(2 * CALL, received.recv()).await;
+        let Ok(Some(Event::MasterAway { reason })) = event else { panic!("it is no master") };
+        assert!(
+            reason.contains(&format!("the peer at 127.0.0.1:{port} speaks torchrun's rendezvous")),
+            "{reason}"
+        );
+    }
 }
 
 #[tokio::test]
