@@ -25,12 +25,12 @@ Environment:
 
 Rendezvous, in order of precedence:
   --standalone: this node alone. DLROVER_MASTER_ADDR=HOST:PORT: the job master there, with
-  NODE_RANK as the node rank and ELASTIC_JOB_NAME as the run id (else --rdzv-id, else none); rendezvous
-  and master options are ignored. --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, or --node-rank
-  --master-addr --master-port: torchrun's flags, the same on every node but for --node-rank. When
-  no job master listens there yet, the launcher whose host is HOST serves it, and exits last.
-  GANG_MIN_AVAILABLE is the default of --nnodes, GANG_SCHEDULE_TIMEOUT (seconds) that of
-  join_timeout.
+  NODE_RANK as the node rank and ELASTIC_JOB_NAME as the run id (else --rdzv-id, else none);
+  rendezvous and master options are ignored. --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, or
+  --node-rank --master-addr --master-port: torchrun's options, the same on every node except for
+  --node-rank. When no job master listens there yet, the launcher whose host is HOST serves it,
+  and exits last. GANG_MIN_AVAILABLE is the default of --nnodes, GANG_SCHEDULE_TIMEOUT (seconds)
+  that of join_timeout.
 
 Spelling:
   Every --two-words may be written --two_words, or abbreviated if the abbreviation is unambiguous.
@@ -44,8 +44,8 @@ Exit codes:
   75   with DLROVER_MASTER_ADDR: too few nodes joined within join_timeout, or the job master was
        unreachable for that long
   201  a network check excluded this node: broken, unreachable, or slow
-  202  a network check cannot find which node is at fault (--on-inconclusive), or nodes are cut off
-       from each other (--on-bad-path)
+  202  a network check cannot tell which node is at fault (--on-inconclusive), or nodes are cut
+       off from each other (--on-bad-path)
   203  a network check found more nodes at fault than --taint-guard allows
   With --propagate-exit-code a failed run exits as the worker that failed first did: 128+N for
   signal N, 247 when the kernel's OOM killer killed that worker.

@@ -51,12 +51,8 @@ pub enum HttpError {
     )]
     Address { given: String },
     /// The port is in use, or the address does not belong to this host.
-    #[error("cannot listen on {given} (--http)")]
-    Listen {
-        given: String,
-        #[source]
-        source: io::Error,
-    },
+    #[error("cannot listen on {given}: {error}; free it, or choose another with --http")]
+    Listen { given: String, error: io::Error },
 }
 
 /// Opens the socket of `--http`: `ADDRESS:PORT`, or a port alone, which is served on `127.0.0.1`.
@@ -78,7 +74,7 @@ pub fn open_http(given: &str) -> Result<StdListener, HttpError> {
         listener.set_nonblocking(true)?;
         Ok(listener)
     };
-    listen().map_err(|source| HttpError::Listen { given: given.to_owned(), source })
+    listen().map_err(|error| HttpError::Listen { given: given.to_owned(), error })
 }
 
 /// The web server, which is not yet served.

@@ -56,7 +56,7 @@ impl Saver {
             return;
         }
         let text = format!(
-            "{MAX_BACKLOG} requests already wait for an answer, the maximum; this connection is closed"
+            "{MAX_BACKLOG} requests are already waiting for an answer, the maximum; this connection is closed"
         );
         let reply = Reply::Error(Refusal::new(ErrorCode::TooMany, text));
         self.effects.push(Effect::Reply { connection, reply, fds: Fds::None });

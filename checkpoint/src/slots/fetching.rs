@@ -82,7 +82,7 @@ impl Saver {
 
     fn try_fetch(&mut self, dir: &Dir, step: u64, fetch: Fetch) -> Result<(), String> {
         if self.ending.is_some() || self.terms.is_none() {
-            return Err("no round runs on this node".to_owned());
+            return Err("no round is running on this node".to_owned());
         }
         let Fetch { shard, n_shards, replicated, layout_id, bytes, is_replica, given_up, from } = fetch;
         let is_valid = (1..=MAX_SLOT_BYTES).contains(&bytes)

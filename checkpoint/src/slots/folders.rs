@@ -234,7 +234,7 @@ impl Saver {
             return;
         }
         if known.commits.len() >= MAX_COMMITS && !known.commits.contains_key(&step) {
-            self.fail_commit(dir, step, format!("{MAX_COMMITS} other manifests wait to be written"));
+            self.fail_commit(dir, step, format!("{MAX_COMMITS} other manifests are waiting to be written"));
             return;
         }
         known.commits.insert(step, manifest);

@@ -60,7 +60,7 @@ pub(crate) struct Inventory {
 pub enum NoInventory {
     #[error("no GPU found on this node{}", said(.0))]
     NoGpu(Vec<String>),
-    #[error("the query of this node's GPUs did not finish{}", said(.0))]
+    #[error("the query of this node's accelerators did not finish{}", said(.0))]
     NoEnd(Vec<String>),
     #[error("the GPUs of this node are not numbered consecutively from 0: found GPU {0}")]
     Number(u32),
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(why(&reported(2)), format!("the link between GPU 0 and GPU 1 is not known: {notes}"));
         assert_eq!(why(&gpus::Inventory::default()), "no GPU found on this node");
         let hangs = gpus::Inventory { hangs_at: Some("smi topo -m".into()), ..reported(2) };
-        assert_eq!(why(&hangs), format!("the query of this node's GPUs did not finish: {notes}"));
+        assert_eq!(why(&hangs), format!("the query of this node's accelerators did not finish: {notes}"));
         let mut odd = reported(2);
         odd.gpus[1].uuid = None;
         assert_eq!(why(&odd), "GPU 1 has no UUID, so a list cannot name it");

@@ -135,7 +135,7 @@ pub(super) struct Arguments {
     /// The namespace that --metrics-compat names [default: the pod's]
     #[arg(long, value_name = "NAME", help_heading = "Compatibility with DLRover's master")]
     pub(super) namespace: Option<String>,
-    /// Not used: the nodes report how many they are (--nnodes)
+    /// Not used: the nodes report how many there are (--nnodes)
     #[arg(long, value_name = "N", help_heading = "Compatibility with DLRover's master")]
     pub(super) node_num: Option<String>,
     /// Not used: this master supports gRPC only

@@ -267,7 +267,7 @@ fn notices(given: &Arguments) -> Vec<String> {
     let nodes = filled(&given.node_num).filter(|nodes| nodes.trim().parse::<u32>().is_err());
     let nodes = nodes.map(|nodes| {
         format!(
-            "warning: --node-num {nodes} is ignored: not a number of nodes; the nodes report how many they are"
+            "warning: --node-num {nodes} is ignored: not a number of nodes; the nodes report how many there are"
         )
     });
     let http = given.service_type.as_deref() == Some("http");

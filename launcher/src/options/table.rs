@@ -246,7 +246,7 @@ super::options! {
              --check-command]";
         OnInconclusive = choice("on-inconclusive", "WHAT", &["fail", "proceed", "relaunch"])
             .default("fail").requires(Flag::NetworkCheck),
-            "When the check cannot find which node is at fault: fail the job, proceed with all these nodes, or relaunch them \
+            "When the check cannot tell which node is at fault: fail the job, proceed with all these nodes, or relaunch them \
              (they exit with 202)";
         OnBadPath = choice("on-bad-path", "WHAT", &["exclude", "fail", "proceed"])
             .default("exclude").requires(Flag::NetworkCheck),

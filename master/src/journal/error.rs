@@ -36,7 +36,7 @@ pub enum JournalError {
         error: io::Error,
     },
     /// The file cannot be read.
-    #[error("cannot read the job's state {}", path.display())]
+    #[error("cannot read the journal {}", path.display())]
     Read {
         /// Its path.
         path: PathBuf,
@@ -46,7 +46,7 @@ pub enum JournalError {
     },
     /// The journal is damaged: bytes that were written completely have changed since.
     #[error(
-        "the job's state {} is damaged at byte {offset}: {what}; the master does not start with incomplete state. \
+        "the journal {} is damaged at byte {offset}: {what}; the master does not start with incomplete state. \
          Restore \
          a good copy, or move the file away: a master without it asks the nodes for their state",
         path.display()
@@ -61,7 +61,7 @@ pub enum JournalError {
     },
     /// The journal was written by another release, in another format.
     #[error(
-        "the job's state {} was written by release {theirs} (format {their_format}) and this is release {ours} \
+        "the journal {} was written by release {theirs} (format {their_format}) and this is release {ours} \
          (format {our_format}); start the release that wrote it, or move the file away: a master without it asks \
          the nodes for their state",
         path.display()
@@ -79,11 +79,11 @@ pub enum JournalError {
         our_format: u32,
     },
     /// A record cannot be encoded.
-    #[error("cannot encode the job's state")]
+    #[error("cannot encode the journal")]
     Encode(#[source] postcard::Error),
     /// The file cannot be written.
     #[error(
-        "cannot write the job's state {}: {error}; the master exits, because a restarted master could not recover \
+        "cannot write the journal {}: {error}; the master exits, because a restarted master could not recover \
          its further decisions. Free disk space, or give another --state-dir, and restart the master: the \
          nodes keep running and reconnect",
         path.display()
@@ -95,9 +95,9 @@ pub enum JournalError {
         error: io::Error,
     },
     /// The thread cannot be started.
-    #[error("cannot start the thread that writes the job's state")]
+    #[error("cannot start the thread that writes the journal")]
     Thread(#[source] io::Error),
     /// The thread ended without an error, which is a bug.
-    #[error("the thread that writes the job's state has stopped; this is a bug: report it with this message")]
+    #[error("the thread that writes the journal has stopped; this is a bug: report it with this message")]
     Gone,
 }

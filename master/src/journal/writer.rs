@@ -275,6 +275,6 @@ mod tests {
         let mut writer = Writer { folder, life: 1, file, snapshot_bytes: 0, appended_bytes: 0 };
         let refused = writer.commit(Entry::Events(vec![(Moment::START, testing::joined("a"))])).unwrap_err();
         let text = refused.to_string();
-        assert!(text.starts_with("cannot write the job's state") && text.contains("disk space"), "{text}");
+        assert!(text.starts_with("cannot write the journal") && text.contains("disk space"), "{text}");
     }
 }

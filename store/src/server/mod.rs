@@ -108,7 +108,7 @@ impl StoreServer {
             None => Ok(()),
             Some(Ok(outcome)) => outcome,
             Some(Err(std_mpsc::RecvError)) => {
-                Err(io::Error::other("the store's thread exited while it started"))
+                Err(io::Error::other("the store's thread exited during startup"))
             }
         }
     }

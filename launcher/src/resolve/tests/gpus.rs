@@ -154,7 +154,7 @@ fn an_unknown_topology_changes_nothing_and_is_reported_on_one_line() {
     host.accelerators.notes = vec!["no answer within 2 s; last step: /usr/bin/nvidia-smi topo -m".into()];
     assert_eq!(
         says(&host, flags),
-        "the query of this node's GPUs did not finish: no answer within 2 s; last step: /usr/bin/nvidia-smi topo -m"
+        "the query of this node's accelerators did not finish: no answer within 2 s; last step: /usr/bin/nvidia-smi topo -m"
     );
     let mut host = FakeHost::new();
     host.accelerators.notes = vec!["no NVML: it is not here".into(), "no nvidia-smi on PATH".into()];
