@@ -37,7 +37,7 @@ pub(super) struct Arguments {
     /// A pair below this bandwidth is faulty
     #[arg(long, value_name = "MB/S", value_parser = minimum_rate, default_value = "10000")]
     min_bandwidth: Rate,
-    /// A node with fewer good pairs is faulty [default: 2, or the number of pairs if that is less]
+    /// A node with fewer good pairs than this is faulty [default: 2, or the number of pairs if that is less]
     #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=u32::MAX.into()))]
     min_channels: Option<u32>,
     /// What measures the pairs [env: DLROVER_SWITCHBOX_PROBE] [default: auto]

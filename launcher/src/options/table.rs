@@ -265,7 +265,8 @@ super::options! {
         MinBandwidth = option("min-bandwidth", "MB/S", Float).default("10000").requires(Flag::SwitchboxCheck),
             "A switchbox pair below this bandwidth is faulty";
         MinChannels = option("min-channels", "N", Int).requires(Flag::SwitchboxCheck),
-            "A node with fewer good switchbox pairs is faulty [default: 2, or the number of pairs if that is less]";
+            "A node with fewer good switchbox pairs than this is faulty [default: 2, or the number of pairs if that \
+             is less]";
         SwitchboxProbe = option("switchbox-probe", "PROBE", Text).default("auto").requires(Flag::SwitchboxCheck),
             "What measures the pairs: MetaX's tool (mxom), copies between NVIDIA devices (cuda), whichever of the two \
              fits (auto), a copy between two processes that tests no link (host), or a program of your own \

@@ -67,10 +67,9 @@ fn check_script(
         // A wrapper of Python (PYTHON_EXEC) may see other files.
         Some(python) if !is_python(python) => Ok(()),
         Some(_) => match host.may(script, false) {
-            Err(why) => cannot(
-                why,
-                "give the path of a Python script that this user may read (a module goes with -m)",
-            ),
+            Err(why) => {
+                cannot(why, "give the path of a Python script that this user may read (for a module, use -m)")
+            }
             Ok(()) => Ok(()),
         },
         None if name.contains(&b'/') => match host.may(script, true) {

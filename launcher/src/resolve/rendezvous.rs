@@ -297,8 +297,9 @@ fn static_address(cli: &Cli, rdzv_endpoint: &str) -> Result<(String, u16), Inval
     if !rdzv_endpoint.is_empty() {
         let bad = |why| Invalid::Endpoint { given: cli.given(Flag::RdzvEndpoint), why };
         let (addr, port) = endpoint::split(rdzv_endpoint).map_err(bad)?;
-        let port =
-            port.ok_or_else(|| bad("a static rendezvous needs a port, HOST:PORT, or --master-port"))?;
+        let port = port.ok_or_else(|| {
+            bad("a static rendezvous requires a port: give HOST:PORT, or --master-addr and --master-port instead")
+        })?;
         return Ok((addr.to_owned(), port));
     }
     let port = match cli.int(Flag::MasterPort) {

@@ -150,7 +150,7 @@ pub(super) fn sweep(seed: u64, rows: &[(String, Tally)]) -> String {
 
 fn explained(seed: u64) -> String {
     format!(
-        "All numbers are runs; the clusters are generated from --seed {seed}. `missed`: tests showed a fault that is \
+        "All numbers count runs; the clusters are generated from --seed {seed}. `missed`: tests showed a fault that is \
          not named. `never shown`: a\nfault is not named, but the faulty part was not tested while it was broken, \
          or passed its tests, or is inconclusive, or another\nfault hides it. `wrong names`: something \
          that works is named. `over bound`: more rounds than such faults may take.\n`disconnected pairs`: the job \
