@@ -359,11 +359,12 @@ fn needed(log: &CheckLog, pairs: &[PairTest], edges: &BTreeMap<Pair, Edge>, node
     const CHANCE: f64 = 1e-4;
     let fewest = log.policy.confirm.max(1);
     let is_good = |node: u32| nodes.get(node as usize).is_some_and(|node| node.good);
-    // By chance: it passed later, or was not repeated yet. Two that pass and fail are one flaky node.
+    // By chance: it passed later, or was not repeated yet (a failed group of three repeats nothing: it must not make
+    // fewer tests enough). Two that pass and fail are one flaky node.
     let mut of_nodes: BTreeSet<u32> = BTreeSet::new();
     let mut failures = 0_u32;
     for ((a, b), edge) in edges {
-        let by_chance = edge.fails > 0 && !edge.is_explained && (edge.passes > 0 || edge.seen() < 2);
+        let by_chance = edge.fails > 0 && !edge.is_explained && (edge.passes > 0 || edge.seen_in_pairs() < 2);
         if by_chance && is_good(*a) && is_good(*b) && !of_nodes.contains(a) && !of_nodes.contains(b) {
             of_nodes.extend([*a, *b]);
             failures += 1;

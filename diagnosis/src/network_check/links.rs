@@ -44,7 +44,12 @@ impl Edge {
 
     /// How often it was tried, with the failures that may be its own.
     pub(super) fn seen(&self) -> u32 {
-        self.passes + self.slows + self.fails + self.fails_in_three
+        self.seen_in_pairs() + self.fails_in_three
+    }
+
+    /// How often the two were tested by themselves.
+    pub(super) fn seen_in_pairs(&self) -> u32 {
+        self.passes + self.slows + self.fails
     }
 
     /// Whether this end passed with another after it failed here, or a group of three failed before all: it is no
