@@ -177,10 +177,7 @@ fn of_several_jobs_one_is_chosen_by_its_launcher() {
     let gone = diag(&["status", "--pid", &pids[0]]);
     let stderr = String::from_utf8(gone.stderr).expect("text");
     assert_eq!(gone.status.code(), Some(1), "{stderr}");
-    assert!(
-        stderr.contains(&format!("no dlrover-run of this user has process id {} on", pids[0])),
-        "{stderr}"
-    );
+    assert!(stderr.contains(&format!("no dlrover-run of this user has pid {} on", pids[0])), "{stderr}");
 }
 
 #[test]

@@ -58,7 +58,7 @@ pub(super) enum LocalError {
     None,
     #[error("no job with run id {run_id} on this node; {}", others(.jobs))]
     NotThere { run_id: String, jobs: Jobs },
-    #[error("no dlrover-run of this user has process id {pid} on this node; {}", others(.jobs))]
+    #[error("no dlrover-run of this user has pid {pid} on this node; {}", others(.jobs))]
     NoLauncher { pid: u32, jobs: Jobs },
     #[error("several jobs run on this node; choose one with {}:{jobs}", .jobs.options())]
     Several { jobs: Jobs },
@@ -77,6 +77,20 @@ pub(super) enum LocalError {
     Ended { pid: u32 },
     #[error("the launcher with pid {pid} has no status: {reason}")]
     Refused { pid: u32, reason: String },
+}
+
+impl LocalError {
+    /// The launcher that it is of.
+    fn pid(&self) -> Option<u32> {
+        match self {
+            Self::Lost { pid, .. } | Self::Ended { pid } | Self::Refused { pid, .. } => Some(*pid),
+            Self::Search(_)
+            | Self::None
+            | Self::NotThere { .. }
+            | Self::NoLauncher { .. }
+            | Self::Several { .. } => None,
+        }
+    }
 }
 
 /// The jobs of this user on this node, for an error.
@@ -210,8 +224,8 @@ pub(super) async fn follow_again(followed: &Followed) -> Result<LocalStatuses, L
     if launchers().map_err(LocalError::Search)?.contains(&pid) {
         return LocalStatuses::open(pid, FOLLOW).await.map_err(|source| LocalError::Lost { pid, source });
     }
-    let (found, failure) = ask_all().await?;
-    match (found.into_iter().find(|it| it.run.as_ref() == Some(&followed.run)), failure) {
+    let (found, failures) = ask_all().await?;
+    match (found.into_iter().find(|it| it.run.as_ref() == Some(&followed.run)), failures.into_iter().next()) {
         (Some(Found { pid, .. }), _) => {
             LocalStatuses::open(pid, FOLLOW).await.map_err(|source| LocalError::Lost { pid, source })
         }
@@ -252,9 +266,9 @@ fn script(pid: u32) -> Option<String> {
     script_of(&words)
 }
 
-/// The launchers that answer, and why another one does not.
-async fn ask_all() -> Result<(Vec<Found>, Option<LocalError>), LocalError> {
-    let (mut found, mut failure) = (Vec::new(), None);
+/// The launchers that answer, and why each other one does not.
+async fn ask_all() -> Result<(Vec<Found>, Vec<LocalError>), LocalError> {
+    let (mut found, mut failures) = (Vec::new(), Vec::new());
     for pid in launchers().map_err(LocalError::Search)? {
         match ask(pid).await {
             Ok(Some(text)) => {
@@ -264,28 +278,22 @@ async fn ask_all() -> Result<(Vec<Found>, Option<LocalError>), LocalError> {
             }
             // It belongs to another user, or has just ended.
             Ok(None) => {}
-            Err(error) => failure = Some(error),
+            Err(error) => failures.push(error),
         }
     }
-    Ok((found, failure))
+    Ok((found, failures))
 }
 
 /// The launcher to ask, and its answer.
 async fn find(selector: &Selector) -> Result<(u32, String), LocalError> {
-    let (mut found, failure) = ask_all().await?;
+    let (mut found, failures) = ask_all().await?;
     let is_meant = |it: &Found| match selector {
         Selector::OnlyJob => true,
         Selector::RunId(run_id) => it.run.as_ref().is_some_and(|run| run.name.as_ref() == Some(run_id)),
         Selector::Launcher(pid) => it.pid == *pid,
     };
     if !found.iter().any(is_meant) {
-        let jobs = || jobs(&found);
-        return Err(match (selector, failure) {
-            (Selector::RunId(run_id), _) => LocalError::NotThere { run_id: run_id.clone(), jobs: jobs() },
-            (Selector::Launcher(pid), None) => LocalError::NoLauncher { pid: *pid, jobs: jobs() },
-            (Selector::OnlyJob, None) => LocalError::None,
-            (Selector::OnlyJob | Selector::Launcher(_), Some(failure)) => failure,
-        });
+        return Err(not_found(selector, &found, failures));
     }
     found.retain(is_meant);
     // Several launchers of one job are one job.
@@ -293,6 +301,19 @@ async fn find(selector: &Selector) -> Result<(u32, String), LocalError> {
         return Err(LocalError::Several { jobs: jobs(&found) });
     }
     found.into_iter().next().map(|first| (first.pid, first.text)).ok_or(LocalError::None)
+}
+
+/// Why none of the launchers that answered is meant.
+fn not_found(selector: &Selector, found: &[Found], failures: Vec<LocalError>) -> LocalError {
+    let mut failures = failures.into_iter();
+    match selector {
+        Selector::OnlyJob => failures.next().unwrap_or(LocalError::None),
+        Selector::RunId(run_id) => LocalError::NotThere { run_id: run_id.clone(), jobs: jobs(found) },
+        // Another launcher's failure does not concern this one.
+        Selector::Launcher(pid) => failures
+            .find(|failure| failure.pid() == Some(*pid))
+            .unwrap_or_else(|| LocalError::NoLauncher { pid: *pid, jobs: jobs(found) }),
+    }
 }
 
 async fn ask(pid: u32) -> Result<Option<String>, LocalError> {
@@ -349,7 +370,22 @@ mod tests {
         assert_eq!(text(vec![job(3, "a", "x.py")]), format!("{start}jobs here:\n  --pid 3  run id a  x.py"));
         assert_eq!(text(Vec::new()), format!("{start}this user runs no job here"));
         let text = LocalError::NoLauncher { pid: 7, jobs: Jobs(Vec::new()) }.to_string();
-        assert!(text.starts_with("no dlrover-run of this user has process id 7 on this node; "), "{text}");
+        assert!(text.starts_with("no dlrover-run of this user has pid 7 on this node; "), "{text}");
+    }
+
+    #[test]
+    fn a_launcher_that_is_gone_is_not_told_by_the_failure_of_another() {
+        let failures = || {
+            [5, 7, 9]
+                .map(|pid| LocalError::Refused { pid, reason: format!("of {pid}") })
+                .into_iter()
+                .collect()
+        };
+        let text = |pid| not_found(&Selector::Launcher(pid), &[], failures()).to_string();
+        assert!(text(6).starts_with("no dlrover-run of this user has pid 6 on this node; "), "{}", text(6));
+        assert_eq!(text(7), "the launcher with pid 7 has no status: of 7");
+        let text = not_found(&Selector::OnlyJob, &[], failures()).to_string();
+        assert_eq!(text, "the launcher with pid 5 has no status: of 5");
     }
 
     #[test]
