@@ -13,7 +13,8 @@ use crate::job_loop::{Command, StatusChange};
 /// How long the job's owner may take to answer. A stuck disk delays it.
 pub(crate) const ANSWER: Duration = Duration::from_secs(5);
 
-/// The least time between two statuses of one follower.
+/// How long after a change a follower gets a status, and so the least time between two of them. Changes come in
+/// groups: a failure is many within one round, and building a status for each would take CPU time from the round.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// A follower of a job without changes gets a status after this time, so that the ages on its screen go on.
@@ -50,16 +51,16 @@ impl StatusFeed {
             if to.send(item).await.is_err() || is_last {
                 return;
             }
+            tokio::select! {
+                () = to.closed() => return,
+                _changed = timeout(REPEAT, self.changes.changed()) => {}
+            }
             let mut ends = self.changes.clone();
             tokio::select! {
                 () = to.closed() => return,
                 () = sleep(PAUSE) => {}
                 // The server waits for nothing but the last status.
                 _over = ends.wait_for(|change| change.last.is_some()) => {}
-            }
-            tokio::select! {
-                () = to.closed() => return,
-                _changed = timeout(REPEAT, self.changes.changed()) => {}
             }
         }
     }
