@@ -1,4 +1,5 @@
-//! `dlrover-diag`: inspects a cluster, and running jobs. One file for each subcommand.
+//! `dlrover-diag`: inspects a cluster, and running jobs. A module for each subcommand, named beside it in
+//! `Subcommand`.
 
 mod dump;
 mod gpus;

@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_box_is_torchruns_to_the_letter() {
-        // torchrun-contract.md, section 4, measured.
+        // What torchrun 2.15 prints; `.ci/run` compares with the real one (tests/torchrun).
         let expected = "\
 torch.distributed.elastic.multiprocessing.errors.ChildFailedError: 
 ============================================================

@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn the_second_worker_of_the_second_node_has_torchruns_environment() {
-        // The example of torchrun-contract.md, section 2, measured.
+        // What torchrun 2.15 sets; `.ci/run` compares with the real one (tests/torchrun).
         assert_eq!(
             made(&settings(), assignment(1), 1).unwrap(),
             "LOCAL_RANK=1\nRANK=3\nGROUP_RANK=1\nROLE_RANK=3\nROLE_NAME=default\nLOCAL_WORLD_SIZE=2\n\
