@@ -78,7 +78,7 @@ pub enum FormatError {
     Offsets { name: String, found: usize, expected: usize },
     #[error("the header has {bytes} bytes (maximum of safetensors: {})", safetensors::MAX_HEADER_BYTES)]
     Header { bytes: usize },
-    #[error("an item has {found} bytes; expected {expected}")]
+    #[error("an item has the size {found} B; expected {expected} B")]
     Item { found: u64, expected: u64 },
     #[error("the file would have more than {MAX_FILE_BYTES} bytes")]
     TooLong,

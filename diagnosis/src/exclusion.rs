@@ -73,15 +73,15 @@ impl NodeVerdict {
                      themselves may be healthy"
                 }
                 Component::SwitchboxProbe => {
-                    "the switchbox probe, its path (SWITCHBOX_CHECK_TOOL_PATH), and the permissions of this user; \
-                     too little was measured to call a link broken"
+                    "the switchbox probe (--switchbox-probe; SWITCHBOX_CHECK_TOOL_PATH for MetaX's tool) and the \
+                     permissions of this user; too little was measured to call a link broken"
                 }
                 Component::CheckCommand => {
                     "the output of the check command when run by hand on this node; then the node itself"
                 }
                 Component::Switchbox => {
-                    "the optical modules and cables between the sockets named and the switchbox, and the \
-                     accelerators' driver"
+                    "the optical modules and cables between the switchbox and the accelerators on the sockets named, \
+                     and the accelerators' driver"
                 }
                 Component::Probe => {
                     "the kernel log (dmesg) and the drivers of this node: the self-test did not reach a component"
@@ -103,7 +103,8 @@ impl NodeVerdict {
                 "the cable and port of this node's network interface: link flaps, CRC errors and drops"
             }
             Self::Inconclusive => {
-                "the network between the nodes that failed together. With one more healthy node, the check could decide"
+                "the network between the nodes that failed together. With one more healthy node, or more rounds, the \
+                 check could decide"
             }
         }
     }

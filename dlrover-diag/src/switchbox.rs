@@ -43,7 +43,7 @@ pub(super) struct Arguments {
     /// What measures the pairs [env: DLROVER_SWITCHBOX_PROBE] [default: auto]
     #[arg(long, value_name = "auto|mxom|cuda|host|CMD")]
     switchbox_probe: Option<OsString>,
-    /// Path that the bytes must take
+    /// Path that the bytes must take; auto: a link, if another pair uses one or the accelerators' model has one
     #[arg(long, value_name = "PATH", value_parser = SWITCHBOX_PATHS.to_vec(), default_value = "auto")]
     switchbox_path: String,
     /// Let --box-pairs pair a socket with itself, to try a probe on one device

@@ -116,7 +116,7 @@ fn job_master(plan: &LaunchPlan) -> String {
             )
         }
         ServeMaster::IfLocal if host.parse::<std::net::IpAddr>().is_ok() => {
-            format!("served by another host at {endpoint}")
+            format!("served by a process on another host, at {endpoint}")
         }
         ServeMaster::IfLocal => {
             format!("served at {endpoint}: by this launcher if {host} is this host and the port is free")
@@ -159,6 +159,7 @@ fn checks(checks: &Checks, nodes: u32) -> String {
     let Some(terms) = &checks.terms else { return "none".to_owned() };
     let CheckTerms { exclude_straggler, max_rounds, has_command, measures_bandwidth, .. } = terms;
     let mut all = vec![match (has_command, nodes) {
+        (true, 1) => "--check-command on this node".to_owned(),
         (true, _) => "--check-command on both nodes of each pair".to_owned(),
         (false, 1) => "this node".to_owned(),
         (false, _) => "each node, the network between the nodes".to_owned(),

@@ -35,11 +35,16 @@ impl Endpoint {
         if text.is_empty() || (!text.starts_with('[') && text.matches(':').count() > 1) {
             return Err(FORM);
         }
-        let (host, port) = split(text)?;
+        let (host, port) =
+            split(text).map_err(|why| if why == NOT_A_PORT { NOT_A_MASTERS_PORT } else { why })?;
         let port = port.filter(|port| *port > 0).ok_or(FORM)?;
         Ok(Self { host: host.to_owned(), port })
     }
 }
+
+const NOT_A_PORT: &str = "the port must be a number from 0 to 65535";
+
+const NOT_A_MASTERS_PORT: &str = "the port must be a number from 1 to 65535";
 
 pub(crate) const NOT_A_HOST: &str = "give a host name, an IPv4 address, or an IPv6 address in brackets";
 
@@ -64,7 +69,7 @@ pub(crate) fn split(text: &str) -> Result<(&str, Option<u16>), &'static str> {
     };
     let port = match port {
         None => None,
-        Some(port) => Some(number(port).ok_or("the port must be a number from 0 to 65535")?),
+        Some(port) => Some(number(port).ok_or(NOT_A_PORT)?),
     };
     Ok((host_of(host)?, port))
 }

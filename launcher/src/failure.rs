@@ -12,7 +12,6 @@ use std::{
 };
 
 use agent::{Report, WorkerEvidence, plain};
-use diagnosis::counted::counted;
 use rules::{
     LocalRank, Rank, chain,
     failure::{ExitCause, Failure, GroupFailure, Outcome, UnkillableProcess, WorkerFailure, root_cause},
@@ -190,18 +189,24 @@ fn workers_failed(report: &Report, group: &GroupFailure, settings: &RunSettings)
 /// Ranks of this node exited with code 0 before the first failure; their peers may have lost a connection. Scripts that
 /// make a process group and never use it do that: found with one of accelerate's.
 fn ended_before(failed: Rank, ended: &[Rank]) -> String {
-    let what = counted(ended.len(), "rank");
     let names = ended.iter().take(NAMED_RANKS).map(Rank::to_string).collect::<Vec<_>>().join(", ");
     let more = if ended.len() > NAMED_RANKS { ", ..." } else { "" };
+    let (what, peer) = match ended.len() {
+        1 => (format!("rank {names}"), "it"),
+        count => (format!("{count} ranks of this node ({names}{more})"), "one of them"),
+    };
     format!(
-        "  earlier, {what} of this node exited with code 0: {names}{more}. If rank {failed} lost its connection to one of \
-         them, let all ranks meet at a barrier before they exit\n"
+        "  earlier, {what} exited with code 0. If rank {failed} lost its connection to {peer}, let all ranks meet at a \
+         barrier before they exit\n"
     )
 }
 
 /// Processes of the run survived SIGKILL.
 fn unkillable(unkillable: &[UnkillableProcess]) -> String {
-    let mut text = String::from("dlrover-run: these processes of the run could not be killed:\n");
+    let mut text = String::from(match unkillable {
+        [_] => "dlrover-run: this process of the run could not be killed:\n",
+        _ => "dlrover-run: these processes of the run could not be killed:\n",
+    });
     for process in unkillable {
         text.push_str(&format!("  {process}\n"));
     }

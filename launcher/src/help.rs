@@ -26,7 +26,8 @@ Environment:
 Rendezvous, in order of precedence:
   --standalone: this node alone. DLROVER_MASTER_ADDR=HOST:PORT: the job master there, with
   NODE_RANK as the node rank and ELASTIC_JOB_NAME as the run id (else --rdzv-id, else none);
-  rendezvous and master options are ignored. --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, or
+  --rdzv-backend, --rdzv-endpoint, --master-addr and --master-port are ignored, and the options of
+  a job master unless this launcher serves it. --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT, or
   --node-rank --master-addr --master-port: torchrun's options, the same on every node except for
   --node-rank. When no job master listens there yet, the launcher whose host is HOST serves it,
   and exits last. GANG_MIN_AVAILABLE is the default of --nnodes, GANG_SCHEDULE_TIMEOUT (seconds)
@@ -43,7 +44,7 @@ Exit codes:
   2    the command line cannot be parsed, or its options contradict each other
   75   with DLROVER_MASTER_ADDR: too few nodes joined within join_timeout, or the job master was
        unreachable for that long
-  201  a network check excluded this node: broken, unreachable, or slow
+  201  a network check excluded this node: broken, unreachable, slow, or without usable accelerators
   202  a network check cannot tell which node is at fault (--on-inconclusive), or nodes are cut
        off from each other (--on-bad-path)
   203  a network check found more nodes at fault than --taint-guard allows

@@ -74,8 +74,8 @@ pub(crate) enum Invalid {
     HalfACertificate,
     #[error("TLS needs the CA of the job master: give --tls-ca (or DLROVER_TLS_CA) too")]
     NoCa,
-    #[error("`{given}` is beyond the last node rank: with {} the node ranks are 0 to \
-        {}", diagnosis::counted::counted(*.nodes, "node"), .nodes.saturating_sub(1))]
+    #[error("`{given}` is not a node rank of a job of {}: expected {}", diagnosis::counted::counted(*.nodes, "node"),
+        if *.nodes <= 1 { "0".to_owned() } else { format!("0 to {}", .nodes - 1) })]
     NodeRankBeyondNodes { given: Given, nodes: u32 },
     #[error(
         "--standalone runs on this node alone, but `{given}` requires more nodes: leave one of the two out"
@@ -92,8 +92,8 @@ pub(crate) enum Invalid {
     )]
     ModuleWithoutPython,
     #[error(
-        "no Python found: neither PYTHON_EXEC nor VIRTUAL_ENV names one, and there is no python3 or python beside \
-         {beside} or on PATH; set PYTHON_EXEC, or use --no-python for a program"
+        "no Python found: neither PYTHON_EXEC nor VIRTUAL_ENV names one, and there is no python3 or python in \
+         {beside}, the directory of this program, or on PATH; set PYTHON_EXEC, or use --no-python for a program"
     )]
     NoPython { beside: String },
     #[error("cannot run {}: {why}: {remedy}", .path.display())]
@@ -115,7 +115,7 @@ pub(crate) enum Invalid {
     )]
     HostPorts { given: Given },
     #[error(
-        "--virtual-local-rank gives each of the {workers} workers a device of its own, but `{given}` lists only \
+        "--virtual-local-rank gives each of the {workers} workers an accelerator of its own, but `{given}` lists only \
          {}", diagnosis::counted::counted(*.listed, "device")
     )]
     TooFewDevices { given: Given, workers: u32, listed: usize },

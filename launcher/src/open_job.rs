@@ -20,6 +20,6 @@ pub(crate) fn warning_on_all_interfaces(hint: &str) -> String {
 fn consequence(reached_at: impl fmt::Display, hint: &str) -> String {
     format!(
         "any host that can reach {reached_at} can list the nodes, join the job as a node, and so restart the workers of all nodes; \
-         to require a token, give every node and the job master the same {hint}"
+         to admit only nodes of the job, give every node and the job master the same {hint}"
     )
 }

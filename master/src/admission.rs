@@ -113,9 +113,13 @@ impl Admission {
                 log_line(
                     &self.log,
                     format_args!(
-                        "warning: {} connections are open, the most that the limit of open files (ulimit -n) allows; \
-                     further ones are closed; raise the limit",
-                        self.max
+                        "warning: {} connections are open, the maximum{}; further ones are closed",
+                        self.max,
+                        if self.max < MAX_CONNECTIONS {
+                            " that the limit of open files (ulimit -n) allows; raise it"
+                        } else {
+                            ""
+                        }
                     ),
                 );
             }

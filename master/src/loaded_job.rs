@@ -150,9 +150,10 @@ fn ignored_options(given: &Policy, kept: &Policy) -> Vec<String> {
     };
     if same != *kept {
         lines.push(
-            "warning: other options of the job master, such as the job token, --heartbeat-timeout or those of \
-             the job's command line, differ from those the job in --state-dir was started with; the job keeps \
-             its own; use an empty --state-dir to change them"
+            "warning: other options differ from those the job in --state-dir was started with (whether there is a \
+             job token, --heartbeat-timeout, --reconnect-grace, or those of the job's command line); the token and \
+             timeouts given now apply, and the job keeps its other settings; use an empty --state-dir to change \
+             those too"
                 .to_owned(),
         );
     }

@@ -189,15 +189,12 @@ async fn deliver(
         match timeout(WRITE, writing).await.map(Result::flatten) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                log_line(
-                    log,
-                    format_args!("warning: cannot write the taint report {}: {error}", path.display()),
-                );
+                log_line(log, format_args!("warning: cannot write the report {}: {error}", path.display()));
             }
             Err(_) => log_line(
                 log,
                 format_args!(
-                    "warning: the taint report {} was not written within {} s",
+                    "warning: the report {} was not written within {} s",
                     path.display(),
                     WRITE.as_secs()
                 ),

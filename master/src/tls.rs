@@ -8,6 +8,9 @@ use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
 use crate::admission::FIRST_CALL_TIMEOUT;
 
+/// The option that names the CA of the nodes, of both programs that serve a job master.
+const CLIENT_CA: &str = "--tls-client-ca (dlrover-run: --tls-ca)";
+
 /// The master cannot use TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
@@ -27,8 +30,8 @@ pub enum TlsError {
     },
     /// The content of the files is invalid.
     #[error(
-        "--tls-cert, --tls-key and --tls-client-ca cannot be used: {}; they must be PEM, and the key must belong to \
-         the certificate",
+        "--tls-cert, --tls-key and {CLIENT_CA} cannot be used: {}; they must be PEM, and the key must belong to the \
+         certificate",
         chain(.0)
     )]
     Unusable(tonic::transport::Error),
@@ -43,7 +46,7 @@ pub(crate) fn of(files: &TlsFiles) -> Result<Option<ServerTlsConfig>, TlsError> 
     let identity = Identity::from_pem(read("--tls-cert", cert)?, read("--tls-key", key)?);
     let mut tls = ServerTlsConfig::new().identity(identity).timeout(FIRST_CALL_TIMEOUT);
     if let Some(ca) = &files.ca {
-        tls = tls.client_ca_root(Certificate::from_pem(read("--tls-client-ca", ca)?));
+        tls = tls.client_ca_root(Certificate::from_pem(read(CLIENT_CA, ca)?));
     }
     Ok(Some(tls))
 }

@@ -110,7 +110,7 @@ impl fmt::Display for Notice {
             Self::ProgressMissing { waited } => write!(
                 f,
                 "no worker of this node has shown progress within {} s of its start, so a hang would not be detected: call \
-                 dlrover_run.progress(step) in the script, or write the step to the file DLROVER_PROGRESS_FILE \
+                 dlrover_run.progress(step) in the script, or write the step to the file that DLROVER_PROGRESS_FILE names \
                  (docs/progress.md)",
                 waited.as_secs_f64()
             ),

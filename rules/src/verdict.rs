@@ -173,7 +173,10 @@ impl fmt::Display for JobFailure {
                     (false, 1) => "Check that node first, then the network between it and the others",
                     (false, _) => "Check these nodes first, then the network between them",
                 })?;
-                f.write_str(". With one more healthy node, the check could decide")
+                if why.contains(CHECK_COMMAND) {
+                    return Ok(());
+                }
+                f.write_str(". With one more healthy node, or more rounds, the check could decide")
             }
             Self::Cut { message, fit, nodes, needed, why } => {
                 let able = format!("{fit} of {} can train together", counted(*nodes as usize, "node"));

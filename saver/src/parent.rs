@@ -59,11 +59,16 @@ pub enum StartError {
         #[source]
         source: io::Error,
     },
-    /// The kernel has no pidfd, by which the exit of a process is noticed: it is older than Linux 5.3.
-    #[error("cannot watch the process of the saver; Linux 5.3 or newer is needed")]
+    /// There is no pidfd, by which the exit of a process is noticed: Linux has it since 5.3.
+    #[error("cannot watch the process of the saver{}", remedy(.0))]
     Watch(#[source] io::Error),
     #[error("cannot use the pipes of the saver")]
     Pipes(#[source] io::Error),
+}
+
+/// What to do where the kernel is too old.
+fn remedy(error: &io::Error) -> &'static str {
+    if error.kind() == io::ErrorKind::Unsupported { "; Linux 5.3 or newer is needed" } else { "" }
 }
 
 /// A message cannot be sent to the saver.

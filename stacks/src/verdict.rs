@@ -191,7 +191,7 @@ impl Sorted {
             let is_named = odd.iter().any(|(_, odd)| odd == ranks);
             if is_one_exchange {
                 let place = match self.elsewhere.values().next().and_then(Place::called_by_script) {
-                    Some(call) => format!("{place}, called by {}", words::printable(call)),
+                    Some(call) => format!("{place}, called from {}", words::printable(call)),
                     None => place,
                 };
                 return words::ranks(ranks, &format!("waits in {place}"), &format!("wait in {place}"));

@@ -46,8 +46,9 @@ fn a_master_without_a_token_warns() {
         "{output}"
     );
     assert!(
-        first
-            .contains("; to require a token, give every node and the job master the same DLROVER_JOB_TOKEN;"),
+        first.contains(
+            "; to admit only nodes of the job, give every node and the job master the same DLROVER_JOB_TOKEN;"
+        ),
         "{output}"
     );
     let node = job.ranked(0).start();

@@ -32,7 +32,7 @@ pub struct Sums {
 /// Why a file cannot be what a manifest says.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LengthError {
-    #[error("the file has {found} bytes; expected {expected}: it was truncated or overwritten")]
+    #[error("the file has the size {found} B; expected {expected} B: it was truncated or overwritten")]
     Length { found: u64, expected: u64 },
     #[error(
         "the number of checksums for {bytes} bytes in chunks of {chunk_bytes} is {found}; expected {expected}"
@@ -164,7 +164,7 @@ mod tests {
         let fault = |sums: Sums, found| sums.verify_length(found).unwrap_err().to_string();
         assert_eq!(
             fault(sums(100, 32, 4), 99),
-            "the file has 99 bytes; expected 100: it was truncated or overwritten"
+            "the file has the size 99 B; expected 100 B: it was truncated or overwritten"
         );
         assert_eq!(
             fault(sums(100, 32, 3), 100),

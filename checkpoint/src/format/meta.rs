@@ -100,7 +100,7 @@ pub enum MetaError {
     #[error("the tensor `{key}` does not fit into its storage of {bytes} bytes")]
     OutsideOfStorage { key: String, bytes: u64 },
     #[error(
-        "the storage of the tensor `{key}` has {bytes} bytes at {offset}; the slot has {data_len} bytes for tensors"
+        "the storage of the tensor `{key}` has {bytes} B at byte {offset}; the slot has {data_len} B for tensors"
     )]
     OutsideOfSlot { key: String, offset: u64, bytes: u64, data_len: u64 },
     #[error(

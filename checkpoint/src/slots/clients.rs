@@ -317,7 +317,7 @@ impl Saver {
         let known = self.terms.as_ref().filter(|terms| round.is_none_or(|round| round <= terms.round));
         let Some(terms) = known else {
             let round = round.map_or_else(|| "its round".to_owned(), |round| format!("round {round}"));
-            let text = format!("the agent of this node has not announced {round} yet; try again");
+            let text = format!("the agent of this node has not announced {round} yet; retry");
             return Err(Box::new(if is_late { refuse(NotReady, text) } else { None }));
         };
         if round.is_some_and(|of| of < terms.round) {

@@ -203,7 +203,11 @@ impl Saver {
         reason: String,
     ) -> Next {
         let Some(files) = left.front().map(|candidate| candidate.files.clone()) else {
-            let why = if passed.is_empty() { "it has no step on disk".to_owned() } else { passed.join("; ") };
+            let why = if passed.is_empty() {
+                "the directory has no step on disk".to_owned()
+            } else {
+                passed.join("; ")
+            };
             let text = format!(
                 "no checkpoint in {dir} can be loaded: {why} ({reason}). Training does not start from scratch: \
                  restore the files, or use another directory"

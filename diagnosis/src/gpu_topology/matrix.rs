@@ -52,7 +52,7 @@ pub enum BadMatrix {
         rows: usize,
     },
     /// A row is too short or too long.
-    #[error("the topology table is not square: row GPU{row} has {cells} of {columns} links")]
+    #[error("the topology table is not square: row GPU{row} has length {cells}; expected {columns}")]
     RowLength {
         row: usize,
         /// Its length.

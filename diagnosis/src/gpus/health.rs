@@ -195,13 +195,9 @@ fn dead_links(gpu: &Gpu) -> Option<String> {
     let (up, down): (Vec<&NvLink>, Vec<&NvLink>) = gpu.nvlinks.iter().partition(|link| link.is_active);
     let numbers: Vec<String> = down.iter().map(|link| link.number.to_string()).collect();
     (!up.is_empty() && !down.is_empty()).then(|| {
-        format!(
-            "GPU {}: NVLinks down: {} ({} of {})",
-            gpu.index,
-            numbers.join(", "),
-            down.len(),
-            gpu.nvlinks.len()
-        )
+        let (noun, verb) = if down.len() == 1 { ("NVLink", "is") } else { ("NVLinks", "are") };
+        let (numbers, count, all) = (numbers.join(", "), down.len(), gpu.nvlinks.len());
+        format!("GPU {}: {noun} {numbers} {verb} down ({count} of {all})", gpu.index)
     })
 }
 

@@ -61,7 +61,8 @@ pub const fn xid_name(code: u64) -> &'static str {
         92 => "high rate of single-bit memory errors (ECC)",
         94 => "uncorrectable memory error, contained to one process",
         95 => "uncorrectable memory error that affected several processes",
-        119 | 120 => "the device's system processor does not answer",
+        119 => "the GPU System Processor (GSP) timed out",
+        120 => "the GPU System Processor (GSP) reported an error",
         140 => "uncorrectable memory error",
         _ => "see NVIDIA's catalogue of Xid errors",
     }

@@ -215,9 +215,7 @@ pub(super) fn of_values(verdict: Verdict, min: Rate, values: &[Repetition], alon
         }
         Verdict::Untested if alone => (
             Trouble::Untested,
-            format!(
-                "no time was left for more than {times}, {good} of which reached {min} MB/s{ways}, {range}"
-            ),
+            format!("no time was left for more than {times}: {range}; {good} reached {min} MB/s{ways}"),
         ),
         Verdict::Untested => (
             Trouble::Untested,
@@ -243,7 +241,7 @@ pub(super) fn too_few_runs(pairs: &[PairFinding]) -> Option<String> {
 fn range_text(values: &[Repetition]) -> Option<String> {
     let range = |values: &[Rate]| {
         let (low, _, high) = PairFinding::spread(values.iter().copied())?;
-        Some(format!("{low} to {high} MB/s"))
+        Some(if low == high { format!("{low} MB/s") } else { format!("{low} to {high} MB/s") })
     };
     let there = range(&values.iter().map(|it| it.there).collect::<Vec<_>>())?;
     let back = range(&values.iter().filter_map(|it| it.back).collect::<Vec<_>>());

@@ -54,8 +54,8 @@ impl fmt::Display for Misfit {
         write!(
             f,
             ", and the default pairs {all} need an accelerator on each of {0} sockets (pairs that lack one: \
-             {without}), so that {left}. Set box-pairs to the pairs of this host's sockets; if the host should have \
-             all {0} accelerators, set box-pairs to {all}: missing accelerators are then a fault of the node",
+             {without}), so that {left}. Set --box-pairs to the pairs of this host's sockets; if the host should have \
+             all {0} accelerators, set --box-pairs to {all}: missing accelerators are then a fault of the node",
             2 * pairs.len(),
         )
     }

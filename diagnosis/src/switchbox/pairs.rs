@@ -41,7 +41,7 @@ pub enum PairsError {
     #[error("{0} pairs are more than the {MAX_PAIRS} that one check takes")]
     TooMany(usize),
     /// A pair of a socket with itself: traffic within one accelerator does not reach the box.
-    #[error("{0} pairs a socket with itself, which requires a loopback probe (probe-loopback)")]
+    #[error("{0} pairs a socket with itself, which requires --probe-loopback")]
     Itself(SocketPair),
     /// Two pairs of the same two sockets, in any order.
     #[error("{0} is listed twice")]

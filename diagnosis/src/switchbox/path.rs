@@ -118,12 +118,12 @@ impl Expected {
                 }
                 (Path::Unknown, None, Equipment::Bus(_)) => None,
                 (Path::Unknown, None, _) => {
-                    let message = "the probe does not report the path that the bytes took; set switchbox-path \
-                                 to any to accept every path";
+                    let message = "the probe does not report the path that the bytes took; set \
+                                   --switchbox-path=any to accept every path";
                     Some(Wrong::new(Trouble::UnknownPath, message))
                 }
                 (_, None, Equipment::Link(link, model)) => went(format_args!(
-                    "{link}, which {model} has; if this host has no such link, set switchbox-path to any"
+                    "{link}, which {model} has; if this host has no such link, set --switchbox-path=any"
                 )),
                 (_, None, Equipment::Bus(_) | Equipment::Unknown) => None,
             },
@@ -140,7 +140,7 @@ impl Expected {
             }
             Equipment::Unknown => Some(
                 "no pair used a link, and whether this model of accelerator should have one is not known: \
-                 set switchbox-path to the path that the bytes must take"
+                 set --switchbox-path to the path that the bytes must take"
                     .to_owned(),
             ),
             Equipment::Link(..) => None,

@@ -116,7 +116,7 @@ fn a_failure_has_the_cause_the_attempt_the_last_lines_and_the_logs() {
         after,
         "rank 1 (local rank 1, pid 42) failed first: killed by SIGKILL: sent by the kernel's OOM killer; use less \
          memory or raise the container's memory limit\n  attempt: 2 of 2 (--max-restarts=1)\n  earlier, 2 \
-         ranks of this node exited with code 0: 0, 2. If rank 1 lost its connection to one of them, let all ranks meet \
+         ranks of this node (0, 2) exited with code 0. If rank 1 lost its connection to one of them, let all ranks meet \
          at a barrier before they exit\n  never reached \
          the workers' store: local rank 1\n  last lines of its standard error:\n    | first\n    | Traceback\n    \
          | ValueError: boom\n  log: /logs/1/stderr.log\n  all logs: /logs\n"

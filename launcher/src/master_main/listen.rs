@@ -36,7 +36,10 @@ impl ListenOn {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ListenError {
     /// The port cannot be used, as when it is taken.
-    #[error("cannot listen on port {port} of {address}: {error}; free it, or choose another with --port")]
+    #[error(
+        "cannot listen on port {port} of {address}: {error}; {}",
+        remedy(error, "free it, or choose another with --port")
+    )]
     Port {
         /// `all addresses`, or --bind.
         address: String,
@@ -47,8 +50,9 @@ pub(super) enum ListenError {
     },
     /// None of the ports of `HOST_PORTS` can be used.
     #[error(
-        "no port of HOST_PORTS={} is free on {address}: {error}; free one or add more",
-        agent::shown_ports(choices)
+        "cannot listen on any port of HOST_PORTS={} of {address}: {error}; {}",
+        agent::shown_ports(choices),
+        remedy(error, "free one or add more")
     )]
     Choices {
         /// `all addresses`, or --bind.
@@ -58,6 +62,14 @@ pub(super) enum ListenError {
         /// The system error of the last one.
         error: io::Error,
     },
+}
+
+/// What to do: another port helps where this one is taken or reserved, and not where the address is wrong.
+fn remedy(error: &io::Error, of_ports: &'static str) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied => of_ports,
+        _ => "give --bind an address of this host",
+    }
 }
 
 /// The listening socket.
@@ -132,7 +144,7 @@ mod tests {
         assert_eq!(
             refused.to_string(),
             format!(
-                "no port of HOST_PORTS={port} is free on 127.0.0.1: Address already in use (os error 98); free one or \
+                "cannot listen on any port of HOST_PORTS={port} of 127.0.0.1: Address already in use (os error 98); free one or \
                  add more"
             ),
         );

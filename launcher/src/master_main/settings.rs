@@ -332,7 +332,8 @@ mod tests {
     #[test]
     fn a_master_that_any_host_may_join_says_where_it_listens() {
         let open = |line: &str, env: &[(&str, &str)]| read(line, env).unwrap().open.unwrap_or_default();
-        let token = "to require a token, give every node and the job master the same DLROVER_JOB_TOKEN";
+        let token =
+            "to admit only nodes of the job, give every node and the job master the same DLROVER_JOB_TOKEN";
         for line in ["m", "m --bind 0.0.0.0", "m --bind ::"] {
             let warning = open(line, &[]);
             assert!(

@@ -58,10 +58,10 @@ super::options! {
         Standalone = switch("standalone").of_torchrun(),
             "Run on this node alone: free ports, a fresh run id; the other rendezvous options are ignored";
         NodeRank = option("node-rank", "N", Int).of_torchrun(),
-            "The rank that this node asks for, from 0 [default: none with torchrun's options, NODE_RANK with \
-             DLROVER_MASTER_ADDR]; with --rdzv-backend=static, the node of rank 0 serves the job master";
+            "The node rank that this node asks for, from 0 [default: none with torchrun's options, NODE_RANK with \
+             DLROVER_MASTER_ADDR]; with --rdzv-backend=static, the node with node rank 0 serves the job master";
         MasterAddr = option("master-addr", "HOST", Text).default("127.0.0.1").of_torchrun(),
-            "Address of the node of rank 0 of a static rendezvous";
+            "Address of the node with node rank 0 of a static rendezvous";
         MasterPort = option("master-port", "PORT", Int).of_torchrun(),
             "The port at --master-addr, for the workers' store and the job master [default: 29500; a free one \
              on a single node]";
@@ -77,14 +77,14 @@ super::options! {
         RequireUniform = switch("require-uniform"),
             "Reject nodes whose number of workers differs from the first node's";
         JobTokenFile = option("job-token-file", "FILE", Text),
-            "The job's shared secret: only nodes that have it may join [default: \
-             DLROVER_JOB_TOKEN, or the file DLROVER_JOB_TOKEN_FILE]";
+            "The file with the job token: only nodes that have the token may join [default: \
+             DLROVER_JOB_TOKEN, or the file that DLROVER_JOB_TOKEN_FILE names]";
         TlsCa = option("tls-ca", "FILE", Text),
             "Speak TLS with the job master: the PEM file of the CA that signed its certificate [default: \
              DLROVER_TLS_CA]";
         TlsCert = option("tls-cert", "FILE", Text),
-            "This node's certificate; a launcher that serves the job master presents it, and requires one of every \
-             node [default: DLROVER_TLS_CERT]";
+            "This node's certificate; a launcher that serves the job master presents it, and requires one from \
+             every node [default: DLROVER_TLS_CERT]";
         TlsKey = option("tls-key", "FILE", Text),
             "The key of --tls-cert [default: DLROVER_TLS_KEY]";
     }
@@ -274,7 +274,7 @@ super::options! {
         SwitchboxPath = choice("switchbox-path", "PATH", SWITCHBOX_PATHS)
             .default("auto").requires(Flag::SwitchboxCheck),
             "Path that the bytes of a pair must take: metaxlink, nvlink, any, or auto (a link, if another pair uses \
-             one)";
+             one or the accelerators' model has one)";
         ProbeLoopback = switch("probe-loopback").requires(Flag::SwitchboxCheck),
             "Let --box-pairs pair a socket with itself, to try a probe on one device";
     }

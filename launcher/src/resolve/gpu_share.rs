@@ -3,7 +3,7 @@
 
 use std::{ffi::OsString, fs, path::Path};
 
-use diagnosis::gpus::share::{INDEX, Share, ShareTerms, VISIBLE};
+use diagnosis::gpus::share::{PART, Share, ShareTerms, VISIBLE, WHOLE};
 
 use crate::{
     accelerators::Devices, cli::Cli, environment::Environment, host::Host, invalid::Invalid, options::Flag,
@@ -42,8 +42,9 @@ pub(super) fn resolve(
     let enforces = cli.is_on(Flag::GpuMemEnforce);
     let Some(share) = Share::read(text)? else {
         if enforces {
+            let missing = if text(PART).is_none() { PART } else { WHOLE };
             notices.push(format!(
-                "{} is ignored: this container has no share of an accelerator ({INDEX} is not set)",
+                "{} is ignored: this container has no share of an accelerator ({missing} is not set)",
                 cli.given(Flag::GpuMemEnforce)
             ));
         }

@@ -365,7 +365,7 @@ impl Collector for Metrics {
         )?;
         families.counter(
             "dlrover_worker_restarts",
-            "Restarts of the job's workers, by the rank of the node on which workers failed",
+            "Restarts of the job's workers, by the node rank of the node whose workers failed",
             worker_restarts(status),
         )?;
         let totals = &status.totals;

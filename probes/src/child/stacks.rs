@@ -151,7 +151,10 @@ impl Rank<'_> {
     /// part.
     fn guarded(self, what: &str, work: impl FnOnce()) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
-            self.note(format!("{what}: the reader panicked: {}", reason(panic.as_ref())));
+            self.note(format!(
+                "{what}: reading failed: {}; this is a bug: report it with this message",
+                reason(panic.as_ref())
+            ));
         }
     }
 }

@@ -253,7 +253,12 @@ async fn an_invalid_ring_is_refused() {
         ..plans(&ports(&listeners), 1, RingMode::Check).remove(0)
     };
     let end = in_time(start_ring(plan, &listeners[0], &program(), None).end()).await.unwrap();
-    assert_eq!(end, Probed::Failed { reason: "invalid ring: member 0 of 1, 1 port".into() });
+    assert_eq!(
+        end,
+        Probed::Failed {
+            reason: "invalid ring: place 0 of 1, 1 port; this is a bug: report it with this message".into()
+        }
+    );
 }
 
 #[test]

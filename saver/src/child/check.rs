@@ -46,9 +46,9 @@ fn open(file: &FileCheck) -> Result<File, String> {
     let opened = open_file(Path::new(path)).map_err(|error| format!("cannot read {path}: {error}"))?;
     let found = opened.metadata().map_err(|error| format!("cannot read {path}: {error}"))?.len();
     match file.bytes {
-        Some(expected) if found != expected => {
-            Err(format!("{path} has {found} bytes; expected {expected}: it was truncated or overwritten"))
-        }
+        Some(expected) if found != expected => Err(format!(
+            "{path} has the size {found} B; expected {expected} B: it was truncated or overwritten"
+        )),
         None if found == 0 => Err(format!("{path} is empty")),
         _ => Ok(opened),
     }
@@ -105,7 +105,9 @@ mod tests {
         let files = |file: &FileCheck| check(std::slice::from_ref(file));
         assert_eq!(files(&good), Ok(()));
         assert_eq!(files(&FileCheck { bytes: None, crc32: None, ..good.clone() }), Ok(()));
-        assert!(files(&FileCheck { bytes: Some(11), ..good.clone() }).unwrap_err().contains("has 10 bytes"));
+        assert!(
+            files(&FileCheck { bytes: Some(11), ..good.clone() }).unwrap_err().contains("has the size 10 B")
+        );
         let fewer = FileCheck { crc32: Some((8, vec![crc32fast::hash(b"01234567")])), ..good.clone() };
         assert!(files(&fewer).unwrap_err().contains("from byte 8 on"));
         assert!(check(&[good.clone(), missing]).unwrap_err().contains("-missing"));

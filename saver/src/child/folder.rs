@@ -275,7 +275,7 @@ mod tests {
         assert!(error.contains("9/rank_0.pt") && error.contains("all nodes share"), "{error}");
         fs::create_dir(dir.join("9")).unwrap();
         fs::write(dir.join("9/rank_0.pt"), "longer").unwrap();
-        assert!(write(&dir, manifest(9), true).unwrap_err().contains("has 6 bytes"));
+        assert!(write(&dir, manifest(9), true).unwrap_err().contains("has the size 6 B"));
         let folder = read(&dir, &mut Vec::new()).unwrap();
         assert_eq!((folder.tracker, folder.manifests.len()), (Tracker::Step(8), 1));
     }

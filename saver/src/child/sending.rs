@@ -151,7 +151,9 @@ async fn asked(mut socket: TcpStream, ticket: &str, run_id: &str) -> Result<(Std
         ));
     }
     if !is_same(&ask.ticket, ticket) || ask.run_id != run_id {
-        return Err("it belongs to another job: its ticket or run id differs".to_owned());
+        return Err(
+            "it belongs to another job: its run id, or the secret of the job's savers, differs".to_owned()
+        );
     }
     let blocking = |socket: TcpStream| -> io::Result<StdStream> {
         let socket = socket.into_std()?;

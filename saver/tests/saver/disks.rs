@@ -240,7 +240,7 @@ fn a_node_that_has_written_no_shard_commits_what_others_have_written_if_it_sees_
     };
     fs::create_dir(folder.path().join("4")).unwrap();
     fs::write(folder.path().join("4/__0_0.distcp"), "0123456789").unwrap();
-    for (found, expected) in [(None, "cannot read"), (Some("cut"), "has 3 bytes")] {
+    for (found, expected) in [(None, "cannot read"), (Some("cut"), "has the size 3 B")] {
         if let Some(found) = found {
             fs::write(folder.path().join("4/__1_0.distcp"), found).unwrap();
         }

@@ -351,7 +351,7 @@ fn a_collective_of_the_users_own_is_one_call_whatever_its_ranks_do_in_it() {
     let unnamed = |stack: &str| stack.replace("all_reduce", "exchange");
     check(
         &reading(dumps(4, &unnamed(READING), &[(0, &unnamed(&middle))])),
-        "ranks 0-3 wait in sockets.py:9 receive, called by exchange",
+        "ranks 0-3 wait in sockets.py:9 receive, called from exchange",
         &[],
     );
 }
@@ -361,7 +361,7 @@ fn a_collective_of_the_users_own_is_one_call_whatever_its_ranks_do_in_it() {
 fn an_exchange_that_all_wait_in_is_named_by_what_the_script_calls() {
     let stack = "<module>@/w/train.py:10;step@/w/train.py:5;Ring.exchange@/w/ring.py:30;_get@/w/ring.py:20;receive@/w/net.py:7";
     let all = reading(dumps(3, stack, &[]));
-    check(&all, "ranks 0-2 wait in net.py:7 receive, called by exchange", &[]);
+    check(&all, "ranks 0-2 wait in net.py:7 receive, called from exchange", &[]);
     let in_one_file = reading(dumps(3, "<module>@/w/train.py:10;swap@/w/train.py:5", &[]));
     check(&in_one_file, "ranks 0-2 wait in train.py:5 swap", &[]);
 }

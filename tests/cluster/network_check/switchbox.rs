@@ -77,8 +77,8 @@ fn a_node_with_too_few_good_channels_is_excluded_and_tainted_for_its_switchbox()
     let outcome = job.finish([bad], 201).remove(0);
     for words in [
         "switchbox check: measuring 0:1 2:4 3:5 6:7 by mxom (",
-        "switchbox check: pair 2:4 (GPU 2 -> GPU 4): slow, 9000.0 to 9000.0 MB/s in 5 solo runs",
-        "switchbox check: pair 3:5 (GPU 3 -> GPU 5): slow, 9999.9 to 9999.9 MB/s",
+        "switchbox check: pair 2:4 (GPU 2 -> GPU 4): slow, 9000.0 MB/s in 5 solo runs",
+        "switchbox check: pair 3:5 (GPU 3 -> GPU 5): slow, 9999.9 MB/s",
         "switchbox check: pair 6:7 (GPU 6 -> GPU 7): dead, 0 MB/s",
         "switchbox check: 1 of 4 pairs good, 2 needed: node fault, ",
         "excluded by the network check (local-fault): switchbox: 1 of 4 pairs good, 2 needed; ",
@@ -199,7 +199,7 @@ fn default_pairs_on_a_host_of_four_end_the_launcher_and_taint_no_node() {
     for words in [
         "the switchbox cannot be checked: this host has 4 accelerators, and the default pairs 0:1 2:4 3:5 6:7 need \
          an accelerator on each of 8 sockets (pairs that lack one: 2:4 3:5 6:7)",
-        "Set box-pairs to the pairs of this host's sockets",
+        "Set --box-pairs to the pairs of this host's sockets",
     ] {
         assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);
     }

@@ -86,7 +86,7 @@ class Disk(ClientTest):
         self.assertSaid("step 3: %s was changed after it was written" % self.path("3", "rank_0.pt"))
         os.truncate(self.path("2", "rank_0.pt"), 100)
         self.assertEqual(self.load(), (1, "disk"))
-        self.assertSaid("has 100 bytes; expected")
+        self.assertSaid("has the size 100 B; expected")
         os.unlink(self.path("1", "rank_0.pt"))
         with self.assertRaisesRegex(
             NothingLoads, "no checkpoint in .* can be loaded: step 3: .*Training does not start"

@@ -173,7 +173,7 @@ fn tensors_lie_in_their_storages_and_storages_in_the_slot() {
     }
     assert_eq!(
         fault(r#"["a","int8",[1],1048576,1]"#),
-        "the storage of the tensor `a` has 1 bytes at 1048576; the slot has 1048576 bytes for tensors"
+        "the storage of the tensor `a` has 1 B at byte 1048576; the slot has 1048576 B for tensors"
     );
     assert!(table(&format!(r#"["a","int8",[],{huge},{huge}]"#)).is_err());
     assert_eq!(fault(r#"["a","qint8",[1],0,1]"#), "the tensor `a` has the unknown dtype `qint8`");

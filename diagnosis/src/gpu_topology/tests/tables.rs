@@ -43,7 +43,7 @@ fn what_is_no_table_is_refused_with_a_sentence() {
         (rows(&[zero, one, two, "GPU3\tSYS\tSYS\tSYS"]), "columns: 3, rows: 4"),
         (rows(&[zero, two, one]), "found row GPU2, expected row GPU1"),
         (rows(&[zero, one, one]), "found row GPU1, expected row GPU2"),
-        (rows(&[zero, "GPU1\tNV1", two]), "row GPU1 has 1 of 3"),
+        (rows(&[zero, "GPU1\tNV1", two]), "row GPU1 has length 1; expected 3"),
         (
             rows(&[zero, "GPU1\tNV2\t X \tSYS", two]),
             "not symmetric: NV1 from GPU0 to GPU1, NV2 from GPU1 to GPU0",
@@ -72,7 +72,7 @@ fn measured_bandwidths_are_a_matrix() {
     assert_eq!(best(&matrix, all(&matrix), 2).set, set(&[0, 1]));
     assert_eq!(best(&matrix, set(&[0, 2]), 2).score.ring_mbps, 9000);
     for (text, message) in [
-        ("0,1\n1,0\n1,1\n", "row GPU0 has 2 of 3"),
+        ("0,1\n1,0\n1,1\n", "row GPU0 has length 2; expected 3"),
         ("0,1\nfast,0\n", "row GPU1 of the bandwidth table: `fast` is not a bandwidth"),
         ("0,-1\n1,0\n", "`-1` is not a bandwidth"),
         ("0,inf\n1,0\n", "`inf` is not a bandwidth"),

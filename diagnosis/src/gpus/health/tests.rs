@@ -153,7 +153,7 @@ fn links_that_are_down_while_others_are_up_are_reported() {
     inventory.gpus[0].nvlinks = vec![link(0, true), link(1, false), link(2, true)];
     inventory.gpus[1].nvlinks = vec![link(0, false), link(1, false)];
     let Health::Fit { notes } = judge(&inventory, &terms(2, None), Duration::ZERO) else { panic!() };
-    assert_eq!(notes, ["GPU 0: NVLinks down: 1 (1 of 3)"]);
+    assert_eq!(notes, ["GPU 0: NVLink 1 is down (1 of 3)"]);
 }
 
 #[test]

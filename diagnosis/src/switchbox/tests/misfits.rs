@@ -36,8 +36,8 @@ fn default_pairs_on_a_smaller_host_are_refused_with_what_to_do() {
     let Effect::Refuse(misfit) = end(default_pairs(), &[0, 1, 2, 3], true) else { panic!("it goes on") };
     let message = "this host has 4 accelerators, and the default pairs 0:1 2:4 3:5 6:7 need an accelerator on each of \
                  8 sockets (pairs that lack one: 2:4 3:5 6:7), so that fewer than 2 pairs are left. Set \
-                 box-pairs to the pairs of this host's sockets; if the host should have all 8 accelerators, set \
-                 box-pairs to 0:1 2:4 3:5 6:7: missing accelerators are then a fault of the node";
+                 --box-pairs to the pairs of this host's sockets; if the host should have all 8 accelerators, set \
+                 --box-pairs to 0:1 2:4 3:5 6:7: missing accelerators are then a fault of the node";
     assert_eq!(misfit.to_string(), message);
     for sockets in [&[][..], &[0], &[0, 1], &[0, 1, 3], &[0, 2, 3, 6], &[8, 9, 10, 11, 12, 13, 14, 15]] {
         let refused = end(default_pairs(), sockets, true);

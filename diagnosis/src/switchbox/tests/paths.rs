@@ -15,7 +15,7 @@ fn troubles(finding: &SwitchboxFinding) -> Vec<Option<Trouble>> {
 }
 
 const UNKNOWN_MODEL: &str = "no pair used a link, and whether this model of accelerator should have one is not known: \
-                             set switchbox-path to the path that the bytes must take";
+                             set --switchbox-path to the path that the bytes must take";
 
 #[test]
 fn where_one_pair_uses_a_link_all_must() {
@@ -48,7 +48,7 @@ fn where_all_fell_back_the_model_tells_what_should_be_there() {
         assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Fault, 0), "{model}");
         let message = format!(
             "wrong path, the bytes went {course} and not over {link}, which {model} has; if this host has no \
-             such link, set switchbox-path to any"
+             such link, set --switchbox-path=any"
         );
         assert_eq!(finding.pairs[0].wrong.as_ref().unwrap().to_string(), message);
     }

@@ -28,7 +28,7 @@ fn half_of_them_is_degraded_and_the_faulty_links_are_named() {
     assert_eq!(
         finding.notes(),
         [
-            "switchbox pair 3:5: slow, 9999.9 to 9999.9 MB/s in 5 solo runs, 0 of which reached 10000.0 MB/s",
+            "switchbox pair 3:5: slow, 9999.9 MB/s in 5 solo runs, 0 of which reached 10000.0 MB/s",
             "switchbox pair 6:7: dead, 0 MB/s in 5 solo runs",
         ]
     );
@@ -40,7 +40,7 @@ fn fewer_than_the_minimum_is_a_fault_of_the_node() {
     assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Fault, 1));
     let fault = finding.fault().unwrap();
     assert_eq!(fault.component.as_str(), "switchbox");
-    assert!(fault.reason.starts_with("1 of 4 pairs good, 2 needed; pair 2:4: slow, 9000.0 to 9000.0 MB/s"));
+    assert!(fault.reason.starts_with("1 of 4 pairs good, 2 needed; pair 2:4: slow, 9000.0 MB/s"));
     assert!(finding.notes().is_empty());
 }
 
@@ -160,7 +160,7 @@ fn a_program_that_fails_is_held_against_a_pair_only_where_it_answers_for_another
 #[test]
 fn a_finding_adds_to_the_self_test() {
     let mut checked =
-        LocalCheck { notes: vec!["GPU 2: NVLinks down: 5 (1 of 18)".into()], ..LocalCheck::default() };
+        LocalCheck { notes: vec!["GPU 2: NVLink 5 is down (1 of 18)".into()], ..LocalCheck::default() };
     with(settings(), [50_000.0, 50_000.0, 9999.9, 50_000.0], Path::Metaxlink).add_to(&mut checked);
     assert_eq!((checked.notes.len(), checked.fault), (2, None));
 }
@@ -172,7 +172,7 @@ fn pairs_that_cannot_be_measured_are_refused() {
         check_pairs(&pairs, loopback).map_err(|error| error.to_string())
     };
     assert_eq!(check_pairs(&PAIRS, false), Ok(()));
-    let itself = "0:0 pairs a socket with itself, which requires a loopback probe (probe-loopback)";
+    let itself = "0:0 pairs a socket with itself, which requires --probe-loopback";
     assert_eq!(message(&[(0, 0)], false), Err(itself.into()));
     assert_eq!(message(&[(0, 0)], true), Ok(()));
     let twice = "socket 1 is in 0:1 and in 1:2: a socket belongs to one pair";

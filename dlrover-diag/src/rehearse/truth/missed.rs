@@ -45,7 +45,7 @@ impl Reason {
     pub(in crate::rehearse) fn words(self) -> &'static str {
         match self {
             Self::NeverTested => "never tested",
-            Self::BrokeLater => "tested only before it broke",
+            Self::BrokeLater => "tested only before the fault",
             Self::Passed => "passed all tests",
             Self::NotLookedFor => "not looked for",
             Self::Undecided => "inconclusive",

@@ -61,7 +61,10 @@ fn on_a_static_line_rank_zero_serves() {
         assert_eq!(plan.agent.run_id.0, "none");
     }
     assert_eq!(plan("--nnodes=2 x").rendezvous, Rendezvous::Static(at("127.0.0.1", 29500)));
-    assert!(refusal(&[], &format!("--node-rank=2 {line}")).contains("beyond the last node rank"));
+    assert!(
+        refusal(&[], &format!("--node-rank=2 {line}"))
+            .contains("is not a node rank of a job of 2 nodes: expected 0 to 1")
+    );
     assert!(refusal(&[], &format!("--node-rank=-1 {line}")).contains("--node-rank=-1"));
 }
 

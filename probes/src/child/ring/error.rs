@@ -29,7 +29,7 @@ impl std::fmt::Display for Peer {
 #[derive(Debug, thiserror::Error)]
 pub enum RingError {
     /// The plan is invalid.
-    #[error("invalid ring: member {me} of {members}, {}", counted(*ports, "port"))]
+    #[error("invalid ring: place {me} of {members}, {}; this is a bug: report it with this message", counted(*ports, "port"))]
     NoRing {
         members: usize,
         ports: usize,

@@ -29,7 +29,9 @@ pub(super) fn stacks(pid: i32, libraries: &Libraries) -> (Vec<Thread>, Vec<Strin
         match thread::Builder::new().name(format!("stop-{pid}")).spawn_scoped(scope, work) {
             Ok(handle) => handle.join().unwrap_or_else(|panic| {
                 let reason = super::reason(panic.as_ref());
-                Captured::failed(&format!("the reader panicked: {reason}"))
+                Captured::failed(&format!(
+                    "reading failed: {reason}; this is a bug: report it with this message"
+                ))
             }),
             Err(error) => Captured::failed(&format!("cannot start a thread: {error}")),
         }

@@ -53,7 +53,10 @@ fn of_cuda(request: &Request) -> Response {
     let mut response = Response { devices: None, ..Response::new("cuda", 0) };
     response.fail(
         &request.pairs,
-        &Wrong::new(Trouble::ToolMissing, "this build has no CUDA probe; install a release package"),
+        &Wrong::new(
+            Trouble::ToolMissing,
+            "this build has no CUDA probe; install the wheel, or the tarball without \"static\" in its name",
+        ),
     );
     response
 }

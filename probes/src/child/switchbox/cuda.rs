@@ -37,7 +37,13 @@ pub(super) fn measure(request: &Request) -> Response {
     // SAFETY: loads and unloads the library, whose constructors are the driver's own.
     if !LOADS_LIBRARIES || !unsafe { is_culib_present() } {
         response.devices = None;
-        let wrong = Wrong::new(Trouble::ToolMissing, "libcuda.so.1, NVIDIA's driver, cannot be loaded");
+        let message = if LOADS_LIBRARIES {
+            "libcuda.so.1, NVIDIA's driver, cannot be loaded"
+        } else {
+            "this program is statically linked and cannot load libcuda.so.1; install the wheel, or the tarball without \
+             \"static\" in its name"
+        };
+        let wrong = Wrong::new(Trouble::ToolMissing, message);
         response.fail(&request.pairs, &wrong);
         return response;
     }

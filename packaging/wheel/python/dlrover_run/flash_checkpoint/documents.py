@@ -191,7 +191,7 @@ def verify(directory, summed, with_content=True):
         size = os.stat(path).st_size
         if size != summed["bytes"]:
             raise Unusable(
-                "%s has %d bytes; expected %d: it was truncated or overwritten" % (path, size, summed["bytes"])
+                "%s has the size %d B; expected %d B: it was truncated or overwritten" % (path, size, summed["bytes"])
             )
         if with_content:
             for index, (found, expected) in enumerate(zip(_checksums(path, summed["chunk_bytes"]), summed["crc32"])):
