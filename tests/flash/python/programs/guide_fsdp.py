@@ -5,6 +5,7 @@ killed at the end; with `hang` ranks wait for the disk, and with `replica` until
 one; then they make the file `<rank>.waited` in the directory PROBE_OUT, and rest until they are killed.
 """
 
+import gc
 import hashlib
 import os
 import signal
@@ -138,3 +139,7 @@ dist.barrier()
 if os.environ.get("DLROVER_ROUND", "0") == "0":
     end_first_round(began + steps)
 dist.destroy_process_group()
+# The model holds the group, so gloo's threads live on: torch aborts some of the processes whose interpreter ends before
+# these threads (pytorch/pytorch#190489).
+del checkpointer, model, optimizer
+gc.collect()
