@@ -189,7 +189,7 @@ impl Agent {
             join_timeout: config.terms.join_timeout,
             check: config.terms.check.as_ref().map(|check| check.reuse_for),
             has_accelerators: config.attributes.accelerators.is_some() || config.gpu_share.is_some(),
-            visible_accelerators: config.gpus.visible.clone(),
+            visible_accelerators: config.gpus.visible.as_ref().map(|visible| visible.list.clone()),
             gpu_share: config.gpu_share,
             hang: config.terms.hang.clone(),
             reports_missing_progress: config.reports_missing_progress,

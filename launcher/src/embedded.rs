@@ -144,7 +144,7 @@ impl Embedded {
                     Some(_) => console.log(
                         Level::INFO,
                         format_args!(
-                            "waiting up to {} s for the other nodes to receive the job's result",
+                            "waiting up to {} s for the other nodes to learn how the job ended",
                             limit.as_secs()
                         ),
                     ),

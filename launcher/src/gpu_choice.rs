@@ -76,8 +76,8 @@ pub(crate) enum BadList {
     Twice { entry: String },
     #[error("this node has no GPU {entry} (GPUs found: {size})")]
     Unknown { entry: String, size: usize },
-    #[error("{entry} is not in {variable}")]
-    NotAllowed { entry: String, variable: &'static str },
+    #[error("{entry} is not in {variable}={list}")]
+    NotAllowed { entry: String, variable: &'static str, list: String },
     #[error("{entry} cannot be used: {why}")]
     Unusable { entry: String, why: String },
     #[error("GPU {entry} is taken by another launcher on this host")]
@@ -210,7 +210,7 @@ pub(crate) fn listed(
         if let Some((variable, list)) = &own
             && let Some(entry) = entries.iter().find(|entry| is_ruled_out(list, entry))
         {
-            return Err(BadList::NotAllowed { entry: entry.clone(), variable });
+            return Err(BadList::NotAllowed { entry: entry.clone(), variable, list: list.clone() });
         }
         if gpus.is_empty() {
             let unchecked = "used without a check: this node's GPUs are unknown (dlrover-diag gpus says why)";
@@ -232,7 +232,7 @@ pub(crate) fn listed(
         if let Some((variable, list)) = &own
             && matches!(allowed(Some(list), &ids(gpus)), Allowed::These(these) if !these.contains(&place))
         {
-            return Err(BadList::NotAllowed { entry: entry.clone(), variable });
+            return Err(BadList::NotAllowed { entry: entry.clone(), variable, list: list.clone() });
         }
         // A list ends at one that the driver does not open, and hides all behind it.
         if let Some(why) = why_unusable(&gpus[place].known) {

@@ -26,7 +26,7 @@ pub(crate) mod warm;
 use std::{ffi::OsString, path::PathBuf};
 
 use agent::{AgentConfig, EnvConfig, MasterPort};
-use diagnosis::gpus::health::GpuTerms;
+use diagnosis::gpus::health::{GpuTerms, VisibleList};
 use master_proto::trust::NodeSecret;
 
 pub use self::{
@@ -148,9 +148,8 @@ pub(crate) fn resolve(
     without_effect(&cli, &mut notices)?;
     if !probes::LOADS_LIBRARIES && devices.kind() == Some("nvidia") {
         notices.push(
-            "this dlrover-run is a statically linked binary and cannot load NVIDIA's libraries: its checks do not \
-             test accelerators; install the wheel, or the tarball without \"static\" in its name"
-                .to_owned(),
+            format!("this dlrover-run is a statically linked binary and cannot load NVIDIA's libraries: its checks do not \
+             test accelerators; {}", probes::OTHER_BUILD),
         );
     }
     if environment.get("TORCHELASTIC_ENABLE_FILE_TIMER").is_some_and(|value| value == "1") {
@@ -169,15 +168,20 @@ pub(crate) fn resolve(
         Rendezvous::Loopback | Rendezvous::C10d(_) | Rendezvous::Master(_) => MasterPort::LeftToRankZero,
     };
     // An empty HIP_VISIBLE_DEVICES is ignored, as above.
-    let visible = environment
-        .get("MACA_VISIBLE_DEVICES")
-        .or_else(|| environment.get_filled("HIP_VISIBLE_DEVICES"))
-        .or_else(|| environment.get("CUDA_VISIBLE_DEVICES"));
+    let visible = [
+        ("MACA_VISIBLE_DEVICES", environment.get("MACA_VISIBLE_DEVICES")),
+        ("HIP_VISIBLE_DEVICES", environment.get_filled("HIP_VISIBLE_DEVICES")),
+        ("CUDA_VISIBLE_DEVICES", environment.get("CUDA_VISIBLE_DEVICES")),
+    ]
+    .into_iter()
+    .find_map(|(variable, list)| {
+        Some(VisibleList { variable: variable.to_owned(), list: list?.to_string_lossy().into_owned() })
+    });
     let gpu_terms = GpuTerms {
         // Others use a shared device by design: the plugin has seen to it that there is room.
         busy_permille: gpu_share.terms.is_none().then_some(checks.busy_permille),
         needed: nodes.local_world_size,
-        visible: visible.map(|list| list.to_string_lossy().into_owned()),
+        visible,
     };
     let tool_path = environment.tool_path().to_owned();
     let sets_threads = environment.get("OMP_NUM_THREADS").is_none() && nodes.local_world_size > 1;

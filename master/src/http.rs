@@ -51,8 +51,16 @@ pub enum HttpError {
     )]
     Address { given: String },
     /// The port is in use, or the address does not belong to this host.
-    #[error("cannot listen on {given}: {error}; free it, or choose another with --http")]
+    #[error("cannot listen on --http {given}: {error}; {}", remedy(error))]
     Listen { given: String, error: io::Error },
+}
+
+/// What to do: another port helps where this one is taken or reserved, and not where the address is wrong.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied => "free it, or choose another port",
+        _ => "give --http an address of this host",
+    }
 }
 
 /// Opens the socket of `--http`: `ADDRESS:PORT`, or a port alone, which is served on `127.0.0.1`.

@@ -62,6 +62,9 @@ pub const NAME: &str = "dlrover-probe";
 /// bring in a second C library, of the host's version.
 pub const LOADS_LIBRARIES: bool = !cfg!(target_feature = "crt-static");
 
+/// What to do about a build that cannot load such a library.
+pub const OTHER_BUILD: &str = "install the wheel, or the tarball without \"static\" in its name";
+
 /// From SIGTERM to SIGKILL, for our own probes.
 pub const GRACE: Duration = Duration::from_secs(1);
 

@@ -56,8 +56,8 @@ pub struct RunningWrite {
 pub enum CheckpointNotice {
     /// A line of the saver.
     Saver { level: Level, text: String },
-    /// The saver ended by itself.
-    SaverEnded { reason: String },
+    /// The saver ended by itself, or could not be started: the `losses`-th of the round.
+    SaverEnded { reason: String, losses: u32 },
     /// The saver did not say in time what it has in memory.
     NoState { waited: Duration },
     /// Checkpoints that are in memory only are written to disk before the launcher exits, within `limit`.
@@ -72,12 +72,19 @@ impl fmt::Display for CheckpointNotice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Saver { text, .. } => write!(f, "checkpoints: {text}"),
-            Self::SaverEnded { reason } => write!(
-                f,
-                "checkpoints: the saver of this node exited ({reason}), and the checkpoints in memory are lost; workers \
-                 keep running; the next save starts another saver, unless {MOST_LOSSES} savers have exited in this round; without a saver, \
-                 a save to disk blocks training and a save to memory fails"
-            ),
+            Self::SaverEnded { reason, losses } => {
+                write!(
+                    f,
+                    "checkpoints: this node has no saver ({reason}); checkpoints that it had in memory are lost; \
+                     workers keep running; "
+                )?;
+                if *losses < MOST_LOSSES {
+                    write!(f, "the next save starts another saver (loss {losses} of at most {MOST_LOSSES} in a round)")?;
+                } else {
+                    write!(f, "no other saver is started in this round, which has lost {losses}")?;
+                }
+                f.write_str("; without a saver, a save to disk blocks training and a save to memory fails")
+            }
             Self::NoState { waited } => write!(
                 f,
                 "checkpoints: the saver did not answer within {} s; this node restores from disk",
@@ -94,8 +101,8 @@ impl fmt::Display for CheckpointNotice {
             ),
             Self::NoSaver { dir, step } => write!(
                 f,
-                "checkpoints: step {step} in {dir} gets no manifest, because the saver of this node has exited; the \
-                 newest step on disk is an older one"
+                "checkpoints: this node cannot write the manifest of step {step} in {dir}, because it has no saver; \
+                 the job master asks another node, if there is one"
             ),
         }
     }

@@ -173,7 +173,7 @@ fn workers_survive_the_death_of_their_saver_and_the_next_ones_have_another() {
     let first = savers(&run);
     assert_eq!(first.len(), 1);
     kill_pid(&first[0].to_string());
-    let told = "the saver of this node exited (killed by SIGKILL), and the checkpoints in memory are lost";
+    let told = "this node has no saver (killed by SIGKILL); checkpoints that it had in memory are lost";
     wait_for("the message", || run.stderr().contains(told).then_some(()));
     run.touch("killed");
     kill_pid(&run.await_file("0.0.alive"));
@@ -246,7 +246,7 @@ fn what_workers_save_after_the_death_of_their_saver_is_what_the_next_ones_load()
     let run = launch(&folder, &steps).start();
     let _saved = run.await_file("0.0.saved");
     kill_pid(&savers(&run)[0].to_string());
-    wait_for("the message", || run.stderr().contains("the saver of this node exited").then_some(()));
+    wait_for("the message", || run.stderr().contains("this node has no saver").then_some(()));
     run.touch("killed");
     kill_pid(&run.await_file("0.0.alive"));
     // The next saver may have taken it already.

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests may panic, their helpers too")]
 
 mod areas;
+mod constants;
 mod page;
 mod scan;
 

@@ -13,6 +13,8 @@ use syn::{
     visit::{self, Visit},
 };
 
+use crate::constants::Constants;
+
 /// The crates whose messages people read.
 const CRATES: [&str; 13] = [
     "rules",
@@ -82,11 +84,15 @@ pub(crate) fn crates(tree: &Path) -> BTreeMap<String, Vec<Message>> {
     files.retain(|path, _| !tests.contains(path));
     let mut variants = Variants::default();
     files.values().for_each(|file| variants.visit_file(file));
+    let constants = Constants::of(&files);
     let mut found = BTreeMap::new();
     for (path, file) in files {
         let mut scan =
             Scan { variants: &variants.docs, own: None, docs: vec![doc(&file.attrs)], found: Vec::new() };
         scan.visit_file(&file);
+        for message in &mut scan.found {
+            message.text = constants.filled(&message.text, &path);
+        }
         let mut seen = BTreeSet::new();
         scan.found.retain(|message| seen.insert(message.text.clone()));
         if !scan.found.is_empty() {

@@ -138,7 +138,7 @@ fn a_follower_of_a_launcher_that_was_killed_ends_and_takes_no_other_job() {
     let stderr = String::from_utf8(output.stderr).expect("text");
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("error: the launcher with pid "), "{stderr}");
-    assert!(stderr.contains(" on this node, so the result of the job is unknown; "), "{stderr}");
+    assert!(stderr.contains(" on this node, so how the job ended is unknown; "), "{stderr}");
 }
 
 /// Jobs of one node have no run id of their own, as with torchrun.

@@ -38,8 +38,17 @@ pub struct GpuTerms {
     pub busy_permille: Option<u32>,
     /// The number of accelerators that the node's workers take.
     pub needed: u32,
-    /// `CUDA_VISIBLE_DEVICES`; `None`: all may be used.
-    pub visible: Option<String>,
+    /// `None`: all may be used.
+    pub visible: Option<VisibleList>,
+}
+
+/// The user's own list of visible devices.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VisibleList {
+    /// The variable that it comes from, such as `CUDA_VISIBLE_DEVICES`.
+    pub variable: String,
+    /// Its value.
+    pub list: String,
 }
 
 /// The result of the health check.
@@ -60,7 +69,7 @@ pub enum Health {
 /// Decides by the inventory whether the job can use the accelerators, `waited` after the first query.
 #[must_use]
 pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Health {
-    let list = terms.visible.as_deref();
+    let list = terms.visible.as_ref().map(|visible| visible.list.as_str());
     let absent = absent(list, &ids(inventory));
     let unanswered = inventory.hangs_at.as_deref().map(cut_short);
     // The others are unknown; nothing is missing from a list that is known completely.
@@ -83,7 +92,7 @@ pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Healt
     let (denied, visible): (Vec<&Gpu>, Vec<&Gpu>) =
         visible.into_iter().partition(|gpu| gpu.trouble == Some(GpuTrouble::NotPermitted));
     let denied = denied.iter().map(|gpu| format!("GPU {}: permission denied", gpu.index));
-    let absent = (absent > 0).then(|| not_here(list.unwrap_or_default(), absent));
+    let absent = terms.visible.as_ref().filter(|_| absent > 0).map(|visible| not_here(visible, absent));
     let denied: Vec<String> = denied.chain(absent).collect();
     if visible.len() < needed {
         let usable = visible.len();
@@ -131,14 +140,14 @@ fn ids(inventory: &Inventory) -> Vec<Option<String>> {
     inventory.gpus.iter().map(id).collect()
 }
 
-/// `visible device GPU-90 (of 0,GPU-90) not found; this and all later entries are ignored (2 in all)`.
-fn not_here(list: &str, absent: usize) -> String {
+/// `CUDA_VISIBLE_DEVICES=0,GPU-90: no device GPU-90 here; this and all later entries are ignored (1 in all)`.
+fn not_here(VisibleList { variable, list }: &VisibleList, absent: usize) -> String {
     let entries: Vec<&str> = list.split(',').map(str::trim).collect();
     let first = entries.iter().rev().nth(absent - 1).copied().unwrap_or_default();
     let first: String = first.chars().take(60).collect();
     let all: String = list.chars().take(120).collect();
     format!(
-        "visible device {first} (of {all}) not found; this and all later entries are ignored ({absent} in all)"
+        "{variable}={all}: no device {first} here; this and all later entries are ignored ({absent} in all)"
     )
 }
 

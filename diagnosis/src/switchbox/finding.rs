@@ -208,7 +208,7 @@ pub(super) fn of_values(verdict: Verdict, min: Rate, values: &[Repetition], alon
         Verdict::Bad if is_dead => (Trouble::Dead, format!("0 MB/s in {times}{how}{weak}")),
         Verdict::Bad => (
             Trouble::Slow,
-            format!("{range} in {times}{how}, {good} of which reached {min} MB/s{ways}{weak}"),
+            format!("{range} in {times}{how}; {good} of {} reached {min} MB/s{ways}{weak}", values.len()),
         ),
         Verdict::Unstable => {
             (Trouble::Unstable, format!("{good} of {times}{how} reached {min} MB/s{ways}, {range}{weak}"))

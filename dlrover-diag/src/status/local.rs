@@ -68,10 +68,10 @@ pub(super) enum LocalError {
         #[source]
         source: io::Error,
     },
-    /// A job was followed by a launcher of this node that has exited without the result of the job.
+    /// A job was followed by a launcher of this node that has exited without how the job ended.
     #[error(
         "the launcher with pid {pid} has exited, and no other launcher of this job was found on this node, so \
-         the result of the job is unknown; if the job still runs on other nodes, give the address of the job \
+         how the job ended is unknown; if the job still runs on other nodes, give the address of the job \
          master (HOST:PORT)"
     )]
     Ended { pid: u32 },
@@ -95,12 +95,16 @@ impl LocalError {
 
 /// The jobs of this user on this node, for an error.
 fn others(jobs: &Jobs) -> String {
-    if jobs.0.is_empty() { "this user runs no job here".to_owned() } else { format!("jobs here:{jobs}") }
+    if jobs.is_empty() { "this user runs no job here".to_owned() } else { format!("jobs here:{jobs}") }
 }
 
 /// The jobs of this node, a line for each.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Jobs(Vec<JobLine>);
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Jobs {
+    known: Vec<JobLine>,
+    /// Why each other launcher gave no status: its job may be any.
+    unknown: Vec<String>,
+}
 
 /// A job, by one of its launchers here.
 #[derive(Debug, PartialEq, Eq)]
@@ -112,16 +116,20 @@ struct JobLine {
 }
 
 impl Jobs {
+    fn is_empty(&self) -> bool {
+        self.known.is_empty() && self.unknown.is_empty()
+    }
+
     /// The options by which one of them can be chosen: not by their run ids where two have the same.
     fn options(&self) -> &'static str {
-        let names: BTreeSet<_> = self.0.iter().filter_map(|job| job.run_id.as_ref()).collect();
-        if names.len() == self.0.len() { "--pid or --run-id" } else { "--pid" }
+        let names: BTreeSet<_> = self.known.iter().filter_map(|job| job.run_id.as_ref()).collect();
+        if names.len() == self.known.len() { "--pid or --run-id" } else { "--pid" }
     }
 }
 
 impl fmt::Display for Jobs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for JobLine { pid, run_id, script } in self.0.iter().take(MAX_NAMED) {
+        for JobLine { pid, run_id, script } in self.known.iter().take(MAX_NAMED) {
             write!(f, "\n  --pid {pid}")?;
             match run_id {
                 Some(run_id) => write!(f, "  run id {}", last_lines::message(run_id))?,
@@ -131,7 +139,11 @@ impl fmt::Display for Jobs {
                 write!(f, "  {}", last_lines::message(script))?;
             }
         }
-        match self.0.len().saturating_sub(MAX_NAMED) {
+        let unknown = self.unknown.iter().take(MAX_NAMED.saturating_sub(self.known.len()));
+        for reason in unknown {
+            write!(f, "\n  {reason}")?;
+        }
+        match (self.known.len() + self.unknown.len()).saturating_sub(MAX_NAMED) {
             0 => Ok(()),
             more => write!(f, "\n  and {more} more"),
         }
@@ -244,17 +256,17 @@ struct Found {
 }
 
 /// What is said of the jobs that are here. Several launchers of one job are one.
-fn jobs(found: &[Found]) -> Jobs {
-    let mut jobs: Vec<JobLine> = Vec::new();
+fn jobs(found: &[Found], failures: &[LocalError]) -> Jobs {
+    let mut known: Vec<JobLine> = Vec::new();
     let mut runs = Vec::new();
     for Found { pid, run, .. } in found {
         if !runs.contains(&run) {
             runs.push(run);
             let run_id = run.as_ref().and_then(|run| run.name.clone());
-            jobs.push(JobLine { pid: *pid, run_id, script: script(*pid) });
+            known.push(JobLine { pid: *pid, run_id, script: script(*pid) });
         }
     }
-    Jobs(jobs)
+    Jobs { known, unknown: failures.iter().map(ToString::to_string).collect() }
 }
 
 /// The script of a launcher, from its command line.
@@ -298,21 +310,22 @@ async fn find(selector: &Selector) -> Result<(u32, String), LocalError> {
     found.retain(is_meant);
     // Several launchers of one job are one job.
     if found.windows(2).any(|pair| pair[0].run != pair[1].run) {
-        return Err(LocalError::Several { jobs: jobs(&found) });
+        return Err(LocalError::Several { jobs: jobs(&found, &[]) });
     }
     found.into_iter().next().map(|first| (first.pid, first.text)).ok_or(LocalError::None)
 }
 
 /// Why none of the launchers that answered is meant.
 fn not_found(selector: &Selector, found: &[Found], failures: Vec<LocalError>) -> LocalError {
+    let here = jobs(found, &failures);
     let mut failures = failures.into_iter();
     match selector {
         Selector::OnlyJob => failures.next().unwrap_or(LocalError::None),
-        Selector::RunId(run_id) => LocalError::NotThere { run_id: run_id.clone(), jobs: jobs(found) },
+        Selector::RunId(run_id) => LocalError::NotThere { run_id: run_id.clone(), jobs: here },
         // Another launcher's failure does not concern this one.
         Selector::Launcher(pid) => failures
             .find(|failure| failure.pid() == Some(*pid))
-            .unwrap_or_else(|| LocalError::NoLauncher { pid: *pid, jobs: jobs(found) }),
+            .unwrap_or(LocalError::NoLauncher { pid: *pid, jobs: here }),
     }
 }
 
@@ -346,30 +359,34 @@ mod tests {
         JobLine { pid, run_id: Some(run_id.to_owned()), script: Some(script.to_owned()) }
     }
 
+    fn here(known: Vec<JobLine>) -> Jobs {
+        Jobs { known, unknown: Vec::new() }
+    }
+
     #[test]
     fn several_jobs_are_listed_with_what_chooses_one() {
-        let jobs = Jobs(vec![job(312, "none", "train.py"), job(4711, "none", "-m pkg\x1b[2J.train\nx")]);
+        let jobs = here(vec![job(312, "none", "train.py"), job(4711, "none", "-m pkg\x1b[2J.train\nx")]);
         assert_eq!(
             LocalError::Several { jobs }.to_string(),
             "several jobs run on this node; choose one with --pid:\n  --pid 312  run id none  train.py\n  \
              --pid 4711  run id none  -m pkg.train"
         );
-        let jobs = Jobs(vec![job(312, "a", "train.py"), JobLine { pid: 7, run_id: None, script: None }]);
+        let jobs = here(vec![job(312, "a", "train.py"), JobLine { pid: 7, run_id: None, script: None }]);
         assert!(jobs.to_string().ends_with("\n  --pid 7  no node has joined yet"), "{jobs}");
         assert_eq!(jobs.options(), "--pid");
         let jobs: Vec<JobLine> = (0..22).map(|pid| job(pid, &pid.to_string(), "x")).collect();
-        let text = LocalError::Several { jobs: Jobs(jobs) }.to_string();
+        let text = LocalError::Several { jobs: here(jobs) }.to_string();
         assert!(text.contains("choose one with --pid or --run-id:\n  --pid 0 "), "{text}");
         assert!(text.ends_with("\n  --pid 19  run id 19  x\n  and 2 more"), "{text}");
     }
 
     #[test]
     fn a_job_that_is_not_there_is_named_with_the_others_if_there_are_any() {
-        let text = |jobs| LocalError::NotThere { run_id: "nope".into(), jobs: Jobs(jobs) }.to_string();
+        let text = |jobs| LocalError::NotThere { run_id: "nope".into(), jobs: here(jobs) }.to_string();
         let start = "no job with run id nope on this node; ";
         assert_eq!(text(vec![job(3, "a", "x.py")]), format!("{start}jobs here:\n  --pid 3  run id a  x.py"));
         assert_eq!(text(Vec::new()), format!("{start}this user runs no job here"));
-        let text = LocalError::NoLauncher { pid: 7, jobs: Jobs(Vec::new()) }.to_string();
+        let text = LocalError::NoLauncher { pid: 7, jobs: Jobs::default() }.to_string();
         assert!(text.starts_with("no dlrover-run of this user has pid 7 on this node; "), "{text}");
     }
 
@@ -382,8 +399,12 @@ mod tests {
                 .collect()
         };
         let text = |pid| not_found(&Selector::Launcher(pid), &[], failures()).to_string();
-        assert!(text(6).starts_with("no dlrover-run of this user has pid 6 on this node; "), "{}", text(6));
+        let others = "jobs here:\n  the launcher with pid 5 has no status: of 5\n  the launcher with pid 7 has no \
+                      status: of 7\n  the launcher with pid 9 has no status: of 9";
+        assert_eq!(text(6), format!("no dlrover-run of this user has pid 6 on this node; {others}"));
         assert_eq!(text(7), "the launcher with pid 7 has no status: of 7");
+        let text = not_found(&Selector::RunId("a".into()), &[], failures()).to_string();
+        assert_eq!(text, format!("no job with run id a on this node; {others}"));
         let text = not_found(&Selector::OnlyJob, &[], failures()).to_string();
         assert_eq!(text, "the launcher with pid 5 has no status: of 5");
     }

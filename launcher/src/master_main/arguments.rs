@@ -109,7 +109,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FORMAT", help_heading = LOG,
           value_parser = PossibleValuesParser::new(FORMATS), hide_possible_values = true)]
     pub(super) log_format: Option<String>,
-    /// Print only errors and the job's result
+    /// Print only errors and how the job ended
     #[arg(short, long, help_heading = LOG, conflicts_with = "verbose")]
     pub(super) quiet: bool,
     /// Print what the master does (as LOGLEVEL=INFO); -vv: every event

@@ -83,12 +83,24 @@ pub enum JournalError {
     Encode(#[source] postcard::Error),
     /// The file cannot be written.
     #[error(
-        "cannot write the journal {}: {error}; the master exits, because a restarted master could not recover \
-         its further decisions. Free disk space, or give another --state-dir, and restart the master: the \
-         nodes keep running and reconnect",
+        "cannot write the journal {}: {error}; the master stops, because a restarted master could not recover \
+         its further decisions. Free disk space, or give another --state-dir, and start the process of the master \
+         again: the other nodes keep running and reconnect",
         path.display()
     )]
     Write {
+        /// Its path.
+        path: PathBuf,
+        /// The error of the operating system.
+        error: io::Error,
+    },
+    /// The file of a job that is over cannot be removed.
+    #[error(
+        "cannot remove the journal {}: {error}; remove it, or give the next job another --state-dir: a job master \
+         with this one reports again how this job ended",
+        path.display()
+    )]
+    Remove {
         /// Its path.
         path: PathBuf,
         /// The error of the operating system.

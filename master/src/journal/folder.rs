@@ -92,12 +92,12 @@ impl Folder {
         let path = self.path();
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(JournalError::Write { path, error });
+                return Err(JournalError::Remove { path, error });
             }
             Ok(()) | Err(_) => {}
         }
         crash::point("after-remove");
-        self.sync()
+        self.handle.sync_all().map_err(|error| JournalError::Remove { path, error })
     }
 
     fn sync(&self) -> Result<(), JournalError> {
@@ -137,5 +137,16 @@ mod tests {
         let refused = folder.replace(b"new").unwrap_err();
         assert!(matches!(&refused, JournalError::Write { .. }), "{refused:?}");
         assert_eq!(folder.read().unwrap().unwrap(), b"old");
+    }
+
+    #[test]
+    fn a_journal_that_cannot_be_removed_is_not_said_to_be_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::hold(dir.path()).unwrap();
+        folder.clear().unwrap();
+        fs::create_dir(folder.path()).unwrap();
+        let refused = folder.clear().unwrap_err();
+        assert!(matches!(&refused, JournalError::Remove { .. }), "{refused:?}");
+        assert!(refused.to_string().contains("give the next job another --state-dir"), "{refused}");
     }
 }

@@ -362,7 +362,7 @@ async fn a_program_gets_the_request_and_one_direction_may_be_slow() {
     let finding = by(&line, one.clone()).await;
     let message = finding.pairs[0].wrong.as_ref().unwrap().to_string();
     let expected = "slow, first->second 50000.0 MB/s, second->first 900.5 MB/s in \
-                    5 solo runs, 0 of which reached 10000.0 MB/s both ways, too slow only from the second \
+                    5 solo runs; 0 of 5 reached 10000.0 MB/s both ways, too slow only from the second \
                     socket to the first";
     assert_eq!(message, expected);
     let request: String = fs::read_to_string(folder.path().join("request")).unwrap();

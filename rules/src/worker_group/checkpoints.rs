@@ -271,7 +271,8 @@ impl WorkerGroup {
         self.checkpoints.losses = self.checkpoints.losses.saturating_add(1);
         self.checkpoints.shards.clear();
         let was_asked = self.checkpoints.asked.take().is_some();
-        let mut effects = vec![Effect::Notify(Notice::Checkpoints(CheckpointNotice::SaverEnded { reason }))];
+        let notice = CheckpointNotice::SaverEnded { reason, losses: self.checkpoints.losses };
+        let mut effects = vec![Effect::Notify(Notice::Checkpoints(notice))];
         effects.extend(self.report(CheckpointReport::Closed));
         if was_asked {
             effects.extend(self.join_after_saver(now));
@@ -292,7 +293,7 @@ impl WorkerGroup {
         }
         match order {
             Order::Commit { dir, step, .. } => {
-                let reason = "the saver of the node that was to write the manifest has exited".to_owned();
+                let reason = "the node that was to write the manifest has no saver".to_owned();
                 let notice = CheckpointNotice::NoSaver { dir: dir.clone(), step };
                 let failed = CheckpointReport::Failed { dir, step, shard: None, saved_in: None, reason };
                 let notice = Effect::Notify(Notice::Checkpoints(notice));

@@ -80,8 +80,7 @@ fn check_content(file: &FileCheck, is_cancelled: &AtomicBool) -> Result<(), Stri
         Some(index) => {
             let first = chunk_bytes.saturating_mul(index as u64);
             Err(format!(
-                "{path} was changed after it was written: the checksum of the {chunk_bytes} bytes from byte {first} on \
-                 differs"
+                "{path} was changed after it was written: the checksum of the chunk at byte {first} differs"
             ))
         }
     }
@@ -109,12 +108,12 @@ mod tests {
             files(&FileCheck { bytes: Some(11), ..good.clone() }).unwrap_err().contains("has the size 10 B")
         );
         let fewer = FileCheck { crc32: Some((8, vec![crc32fast::hash(b"01234567")])), ..good.clone() };
-        assert!(files(&fewer).unwrap_err().contains("from byte 8 on"));
+        assert!(files(&fewer).unwrap_err().contains("the chunk at byte 8 differs"));
         assert!(check(&[good.clone(), missing]).unwrap_err().contains("-missing"));
         let cancelled = check_until(std::slice::from_ref(&good), &AtomicBool::new(true));
         assert_eq!(cancelled, Err(GIVEN_UP.to_owned()));
         fs::write(&path, b"x123456789").unwrap();
-        assert!(files(&good).unwrap_err().contains("from byte 0 on"));
+        assert!(files(&good).unwrap_err().contains("the chunk at byte 0 differs"));
         fs::write(&path, b"").unwrap();
         let any = FileCheck { bytes: None, crc32: None, ..good };
         assert_eq!(files(&any), Err(format!("{path} is empty")));

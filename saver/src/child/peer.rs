@@ -36,8 +36,8 @@ pub(super) struct Launcher {
 /// Why a connection is refused.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PeerError {
-    #[error("the kernel does not report the process of the connection")]
-    Unknown(#[source] io::Error),
+    #[error("the kernel does not report the process of the connection: {0}")]
+    Unknown(io::Error),
     #[error("process {pid} belongs to user {uid}; the saver serves user {own} only")]
     User { pid: i32, uid: u32, own: u32 },
     #[error(
@@ -46,12 +46,8 @@ pub(super) enum PeerError {
     Stranger { pid: i32, launcher: i32 },
     #[error("process {pid} has ended")]
     Dead { pid: i32 },
-    #[error("cannot watch process {pid}")]
-    Watch {
-        pid: i32,
-        #[source]
-        source: io::Error,
-    },
+    #[error("cannot watch process {pid}: {error}")]
+    Watch { pid: i32, error: io::Error },
 }
 
 /// The process of a connection, which has been found to belong to this run.
@@ -88,9 +84,9 @@ impl Peer {
         // The descriptor is taken before anything is read, so that what is read is not of a successor with the same id:
         // such a one would be found dead below. Before Linux 6.5 that window stays open between connect and here.
         let pidfd = peer_pidfd(socket).or_else(|_| pidfd_open(pid));
-        let pidfd = pidfd.map_err(|source| match source.raw_os_error() {
+        let pidfd = pidfd.map_err(|error| match error.raw_os_error() {
             Some(libc::ESRCH) => PeerError::Dead { pid },
-            _ => PeerError::Watch { pid, source },
+            _ => PeerError::Watch { pid, error },
         })?;
         let process = tree::process(pid).ok_or(PeerError::Dead { pid })?;
         if !belongs(pid, launcher) {

@@ -152,7 +152,9 @@ async fn asked(mut socket: TcpStream, ticket: &str, run_id: &str) -> Result<(Std
     }
     if !is_same(&ask.ticket, ticket) || ask.run_id != run_id {
         return Err(
-            "it belongs to another job: its run id, or the secret of the job's savers, differs".to_owned()
+            "it does not show this job's run id and this saver's ticket: it belongs to another job, or wants an \
+             earlier saver"
+                .to_owned()
         );
     }
     let blocking = |socket: TcpStream| -> io::Result<StdStream> {

@@ -18,8 +18,12 @@ fn node(count: u32) -> Inventory {
     Inventory { gpus: (0..count).map(gpu).collect(), ..Inventory::default() }
 }
 
+fn by_cuda(list: &str) -> VisibleList {
+    VisibleList { variable: "CUDA_VISIBLE_DEVICES".into(), list: list.into() }
+}
+
 fn terms(needed: u32, visible: Option<&str>) -> GpuTerms {
-    GpuTerms { busy_permille: Some(300), needed, visible: visible.map(Into::into) }
+    GpuTerms { busy_permille: Some(300), needed, visible: visible.map(by_cuda) }
 }
 
 fn unfit(inventory: &Inventory, terms: &GpuTerms) -> LocalFault {
@@ -198,11 +202,12 @@ fn a_lost_device_is_not_overlooked_however_it_is_listed() {
 fn entries_that_no_device_has_leave_too_few() {
     let fault = unfit(&node(4), &terms(3, Some("GPU-00,GPU-90,GPU-10")));
     assert_eq!(fault.component, Component::GpuPermission, "nothing is known to be broken");
-    let message = "3 accelerators needed, 1 accessible: visible device GPU-90 (of GPU-00,GPU-90,GPU-10) not found; this and all later entries are ignored (2 in all)";
+    let message = "3 accelerators needed, 1 accessible: CUDA_VISIBLE_DEVICES=GPU-00,GPU-90,GPU-10: no device GPU-90 here; this and all later entries are ignored (2 in all)";
     assert_eq!(fault.reason, message);
     let enough = judge(&node(4), &terms(1, Some("0,9")), Duration::ZERO);
     let notes = vec![
-        "visible device 9 (of 0,9) not found; this and all later entries are ignored (1 in all)".to_owned(),
+        "CUDA_VISIBLE_DEVICES=0,9: no device 9 here; this and all later entries are ignored (1 in all)"
+            .to_owned(),
     ];
     assert_eq!(enough, Health::Fit { notes });
     // A host without any computes on its processors.

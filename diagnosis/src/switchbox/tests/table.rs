@@ -28,7 +28,7 @@ fn half_of_them_is_degraded_and_the_faulty_links_are_named() {
     assert_eq!(
         finding.notes(),
         [
-            "switchbox pair 3:5: slow, 9999.9 MB/s in 5 solo runs, 0 of which reached 10000.0 MB/s",
+            "switchbox pair 3:5: slow, 9999.9 MB/s in 5 solo runs; 0 of 5 reached 10000.0 MB/s",
             "switchbox pair 6:7: dead, 0 MB/s in 5 solo runs",
         ]
     );

@@ -73,14 +73,14 @@ fn the_slower_direction_counts_and_is_named() {
     let wrong = of_values(Verdict::Bad, mb(MIN), &[value; 5], true).unwrap();
     assert_eq!(wrong.trouble, Trouble::Slow);
     let message = "slow, first->second 50000.0 MB/s, second->first 9000.0 MB/s in \
-                 5 solo runs, 0 of which reached 10000.0 MB/s both ways, too slow only from the second socket \
+                 5 solo runs; 0 of 5 reached 10000.0 MB/s both ways, too slow only from the second socket \
                  to the first";
     assert_eq!(wrong.to_string(), message);
     let both = Repetition { there: mb(1.0), back: Some(mb(1.0)) };
     let message = of_values(Verdict::Bad, mb(MIN), &[both], true).unwrap().message;
     assert!(message.ends_with("reached 10000.0 MB/s both ways"), "{message}");
     let message = of_values(Verdict::Bad, mb(MIN), &[one_way(1.0)], true).unwrap().message;
-    assert_eq!(message, "1.0 MB/s in 1 solo run, 0 of which reached 10000.0 MB/s");
+    assert_eq!(message, "1.0 MB/s in 1 solo run; 0 of 1 reached 10000.0 MB/s");
 }
 
 #[test]

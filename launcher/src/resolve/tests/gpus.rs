@@ -275,7 +275,7 @@ fn a_list_is_used_as_given() {
         (&host, "", "--gpu-select=8", "this node has no GPU 8 (GPUs found: 8)"),
         (&host, "", "--gpu-select=GPU-zz", "this node has no GPU GPU-zz"),
         (&host, "", "--gpu-select=6 --nproc-per-node=2", "it names 1 GPU for 2 workers"),
-        (&host, "0,1", "--gpu-select=1,2", "2 is not in CUDA_VISIBLE_DEVICES"),
+        (&host, "0,1", "--gpu-select=1,2", "2 is not in CUDA_VISIBLE_DEVICES=0,1"),
         (&unknown, "0,1", "--gpu-select=1,4", "4 is not in CUDA_VISIBLE_DEVICES"),
         (&unknown, "0,-1,4", "--gpu-select=4", "4 is not in CUDA_VISIBLE_DEVICES"),
         (&unknown, "-1", "--gpu-select=GPU-11", "GPU-11 is not in CUDA_VISIBLE_DEVICES"),
@@ -325,13 +325,14 @@ fn the_accelerators_that_are_looked_at_are_those_that_workers_see() {
     let host = FakeHost::new();
     for (env, visible) in [
         (&[][..], None),
-        (&[("CUDA_VISIBLE_DEVICES", "1")][..], Some("1")),
-        (&[("CUDA_VISIBLE_DEVICES", "")], Some("")),
-        (&[("HIP_VISIBLE_DEVICES", ""), ("CUDA_VISIBLE_DEVICES", "1")], Some("1")),
-        (&[("HIP_VISIBLE_DEVICES", "2"), ("CUDA_VISIBLE_DEVICES", "1")], Some("2")),
-        (&[("MACA_VISIBLE_DEVICES", "3"), ("CUDA_VISIBLE_DEVICES", "1")], Some("3")),
+        (&[("CUDA_VISIBLE_DEVICES", "1")][..], Some("CUDA_VISIBLE_DEVICES=1")),
+        (&[("CUDA_VISIBLE_DEVICES", "")], Some("CUDA_VISIBLE_DEVICES=")),
+        (&[("HIP_VISIBLE_DEVICES", ""), ("CUDA_VISIBLE_DEVICES", "1")], Some("CUDA_VISIBLE_DEVICES=1")),
+        (&[("HIP_VISIBLE_DEVICES", "2"), ("CUDA_VISIBLE_DEVICES", "1")], Some("HIP_VISIBLE_DEVICES=2")),
+        (&[("MACA_VISIBLE_DEVICES", "3"), ("CUDA_VISIBLE_DEVICES", "1")], Some("MACA_VISIBLE_DEVICES=3")),
     ] {
         let plan = planned(&host, env, "--network-check");
-        assert_eq!(plan.agent.gpus.visible.as_deref(), visible, "{env:?}");
+        let list = plan.agent.gpus.visible.map(|it| format!("{}={}", it.variable, it.list));
+        assert_eq!(list.as_deref(), visible, "{env:?}");
     }
 }

@@ -53,10 +53,7 @@ fn of_cuda(request: &Request) -> Response {
     let mut response = Response { devices: None, ..Response::new("cuda", 0) };
     response.fail(
         &request.pairs,
-        &Wrong::new(
-            Trouble::ToolMissing,
-            "this build has no CUDA probe; install the wheel, or the tarball without \"static\" in its name",
-        ),
+        &Wrong::new(Trouble::ToolMissing, format!("this build has no CUDA probe; {}", crate::OTHER_BUILD)),
     );
     response
 }

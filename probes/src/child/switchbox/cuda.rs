@@ -20,7 +20,7 @@ use diagnosis::switchbox::{Path, SocketPair, Trouble, Wrong};
 
 use super::contract::{Measured, Response};
 use crate::{
-    LOADS_LIBRARIES,
+    LOADS_LIBRARIES, OTHER_BUILD,
     child::pattern::{BLOCK, Pattern},
     wire::switchbox::{Direction, Request},
 };
@@ -38,10 +38,9 @@ pub(super) fn measure(request: &Request) -> Response {
     if !LOADS_LIBRARIES || !unsafe { is_culib_present() } {
         response.devices = None;
         let message = if LOADS_LIBRARIES {
-            "libcuda.so.1, NVIDIA's driver, cannot be loaded"
+            "libcuda.so.1, NVIDIA's driver, cannot be loaded".to_owned()
         } else {
-            "this program is statically linked and cannot load libcuda.so.1; install the wheel, or the tarball without \
-             \"static\" in its name"
+            format!("this program is statically linked and cannot load libcuda.so.1; {OTHER_BUILD}")
         };
         let wrong = Wrong::new(Trouble::ToolMissing, message);
         response.fail(&request.pairs, &wrong);

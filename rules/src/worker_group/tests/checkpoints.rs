@@ -179,7 +179,7 @@ fn a_saver_that_dies_is_started_again_with_the_next_workers() {
     let reason = "killed by SIGKILL".to_owned();
     assert_eq!(
         group.handle(at(2), Event::SaverEnded { reason: reason.clone() }),
-        [notify(CheckpointNotice::SaverEnded { reason }), report(CheckpointReport::Closed)]
+        [notify(CheckpointNotice::SaverEnded { reason, losses: 1 }), report(CheckpointReport::Closed)]
     );
     let _stop = group.handle(at(10), exited(0, 0, CODE));
     assert_eq!(group.handle(at(11), gone(0)), [join(1, Some(0))], "there is nothing to wait for");
@@ -195,15 +195,22 @@ fn a_saver_that_dies_is_started_again_with_the_next_workers() {
 fn a_saver_that_dies_is_started_again_at_the_next_connection() {
     let mut group = saving(3);
     let lost = || Event::SaverEnded { reason: "killed by SIGKILL".to_owned() };
-    for _ in 0..2 {
-        let _told = group.handle(at(2), lost());
+    let told = |effects: &[Effect]| match &effects[0] {
+        Effect::Notify(notice) => notice.to_string(),
+        other => panic!("{other:?}"),
+    };
+    for loss in 1..3 {
+        let text = told(&group.handle(at(2), lost()));
+        let next = format!("the next save starts another saver (loss {loss} of at most 3 in a round);");
+        assert!(text.contains(&next), "{text}");
         assert!(group.wants_saver());
         assert_eq!(
             group.handle(at(3), Event::SaverWanted),
             [Effect::StartSaver, round(0, false), report(CheckpointReport::Kept)]
         );
     }
-    let _told = group.handle(at(4), lost());
+    let text = told(&group.handle(at(4), lost()));
+    assert!(text.contains("no other saver is started in this round, which has lost 3;"), "{text}");
     assert!(!group.wants_saver(), "what has killed three of them kills the next one too");
 }
 
@@ -234,7 +241,7 @@ fn a_saver_that_dies_while_it_is_asked_holds_nothing_up() {
     let mut group = restarting();
     let reason = "killed by SIGKILL".to_owned();
     let expected = [
-        notify(CheckpointNotice::SaverEnded { reason: reason.clone() }),
+        notify(CheckpointNotice::SaverEnded { reason: reason.clone(), losses: 1 }),
         report(CheckpointReport::Closed),
         join(1, Some(0)),
     ];
