@@ -103,8 +103,8 @@ impl NodeVerdict {
                 "the cable and port of this node's network interface: link flaps, CRC errors and drops"
             }
             Self::Inconclusive => {
-                "the network between the nodes that failed together. With one more healthy node, or more rounds, the \
-                 check could decide"
+                "the network between the nodes that failed together. With one more healthy node, or with more check \
+                 rounds if all of them were used, the check could decide"
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The switchbox check: whether the links between a node's accelerators and its switchbox have enough bandwidth.
 //!
-//! An accelerator cannot address the box, so two accelerators that are connected to it are measured against each
+//! An accelerator cannot address the switchbox, so two accelerators that are connected to it are measured against each
 //! other: A - switchbox - B. Such a pair is one channel.
 //!
 //! ```text

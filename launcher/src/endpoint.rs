@@ -42,7 +42,8 @@ impl Endpoint {
     }
 }
 
-const NOT_A_PORT: &str = "the port must be a number from 0 to 65535";
+const NOT_A_PORT: &str =
+    "the port must be a number from 1 to 65535 (0, any free one, for a single-node job only)";
 
 const NOT_A_MASTERS_PORT: &str = "the port must be a number from 1 to 65535";
 

@@ -87,8 +87,8 @@ pub(crate) enum Invalid {
     )]
     NodeUnit { given: Given, nodes: u32 },
     #[error(
-        "--no-python and --module contradict each other: a module is started by Python, and --no-python starts the \
-         script without it"
+        "--no-python and --module cannot be used together: a module is started by Python, and --no-python starts \
+         the script without it; leave one of the two out"
     )]
     ModuleWithoutPython,
     #[error(

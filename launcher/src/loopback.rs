@@ -8,7 +8,9 @@ use crate::{endpoint::is_loopback, resolve::Rendezvous};
 pub(crate) fn advice(rendezvous: &Rendezvous, max_nodes: u32) -> Option<&'static str> {
     let advice = match rendezvous {
         Rendezvous::C10d(_) => "give --rdzv-endpoint=HOST:PORT of a host that all nodes reach",
-        Rendezvous::Static(_) => "give --master-addr=HOST of a host that all nodes reach",
+        Rendezvous::Static(_) => {
+            "give --master-addr=HOST, or --rdzv-endpoint=HOST:PORT, of a host that all nodes reach"
+        }
         Rendezvous::Loopback | Rendezvous::Master(_) => return None,
     };
     let is_loopback = rendezvous.endpoint().is_some_and(|endpoint| is_loopback(&endpoint.host));

@@ -16,6 +16,10 @@ pub fn remedy(failure: &Failure, rendezvous: &Rendezvous) -> Option<String> {
     }
     Some(match failure {
         Failure::MasterAway { .. } => return unreachable_master(rendezvous),
+        // There are enough nodes: it waited for the workers of others to end.
+        Failure::Job(JobFailure::TimedOut { joined, needed, .. }) if joined >= needed => {
+            "--rdzv-conf=join_timeout=SECONDS waits longer.".to_owned()
+        }
         Failure::Job(JobFailure::TimedOut { .. }) => {
             let text = "Start the missing nodes with the same command line, allow more time \
                         (--rdzv-conf=join_timeout=SECONDS), or begin with fewer (--nnodes=MIN:MAX).";
@@ -90,7 +94,9 @@ fn unreachable_master(rendezvous: &Rendezvous) -> Option<String> {
                  longer."
             ));
         }
-        Rendezvous::Static(endpoint) => format!("{endpoint} (--master-addr, --master-port)"),
+        Rendezvous::Static(endpoint) => {
+            format!("{endpoint} (--master-addr and --master-port, or --rdzv-endpoint)")
+        }
         Rendezvous::C10d(endpoint) => format!("{endpoint} (--rdzv-endpoint)"),
     };
     Some(format!(

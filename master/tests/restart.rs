@@ -217,7 +217,7 @@ async fn losses_are_counted_across_restarts() {
     let [mut a, c] = nodes;
     drop(c);
     let Push::JobEnd(JobVerdict::Failed(failure)) = a.next().await else { panic!("expected the end") };
-    assert!(failure.to_string().contains("not replaced (1 of 1 replacements used)"), "{failure}");
+    assert!(failure.to_string().contains("not replaced (1 of 1 replacement used)"), "{failure}");
     a.acknowledge().await.unwrap();
     assert!(matches!(master.ended().await.unwrap(), JobVerdict::Failed(_)));
 }

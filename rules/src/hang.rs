@@ -205,7 +205,11 @@ impl fmt::Display for HangNotice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { idle, sentence, folder, .. } = self;
         write!(f, "hang: no rank has finished a step for {} s: {sentence}", idle.as_secs())?;
-        if folder.is_empty() { Ok(()) } else { write!(f, "; stacks of all ranks: {folder}") }
+        if folder.is_empty() {
+            Ok(())
+        } else {
+            write!(f, "; stacks of all ranks, written by the job master: {folder}")
+        }
     }
 }
 

@@ -103,25 +103,28 @@ impl fmt::Display for Pending {
                 }
                 f.write_str(", which may still run workers. ")?;
                 let lease = lease.as_secs_f64();
-                let rank = match nodes.as_slice() {
-                    [node] if *more == 0 && !node.is_plural() => node.rank,
-                    _ => {
-                        return write!(
+                match nodes.as_slice() {
+                    [node] if *more == 0 && !node.is_plural() => {
+                        write!(
                             f,
-                            "The job continues without them {lease} s after their last messages if at least half of the \
-                             round's nodes are connected; to continue now, stop their launchers or start replacements with their \
-                             node ranks"
-                        );
+                            "The job continues without it {lease} s after its last message if at least half of the \
+                             round's nodes are connected; to continue now, stop its launcher"
+                        )?;
+                        node.rank
+                            .map_or(Ok(()), |rank| write!(f, " or start a replacement with node rank {rank}"))
                     }
-                };
-                write!(
-                    f,
-                    "The job continues without it {lease} s after its last message if at least half of the round's nodes \
-                     are connected; to continue now, stop its launcher or start a replacement with "
-                )?;
-                match rank {
-                    Some(rank) => write!(f, "node rank {rank}"),
-                    None => f.write_str("its node rank"),
+                    _ => {
+                        write!(
+                            f,
+                            "The job continues without them {lease} s after their last messages if at least half of \
+                             the round's nodes are connected; to continue now, stop their launchers"
+                        )?;
+                        // A replacement is known by the rank that it asks for.
+                        match nodes.iter().all(|node| node.rank.is_some()) {
+                            true => f.write_str(" or start replacements with their node ranks"),
+                            false => Ok(()),
+                        }
+                    }
                 }
             }
             Self::Spare { nodes } => {

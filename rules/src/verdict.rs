@@ -139,7 +139,11 @@ impl fmt::Display for JobFailure {
                 refused.as_ref().map_or(Ok(()), |refused| write!(f, "; {refused}"))
             }
             Self::Exhausted { node, limit, reason, .. } => {
-                write!(f, "{node} {reason}; not replaced ({limit} of {limit} replacements used)")
+                write!(
+                    f,
+                    "{node} {reason}; not replaced ({limit} of {} used)",
+                    counted(*limit, "replacement")
+                )
             }
             Self::MasterLeft { node, reason } => {
                 write!(f, "{node}, whose launcher served the job master, left: {reason}")
@@ -176,7 +180,7 @@ impl fmt::Display for JobFailure {
                 if why.contains(CHECK_COMMAND) {
                     return Ok(());
                 }
-                f.write_str(". With one more healthy node, or more rounds, the check could decide")
+                f.write_str(". With one more healthy node, or with more check rounds if all of them were used, the check could decide")
             }
             Self::Cut { message, fit, nodes, needed, why } => {
                 let able = format!("{fit} of {} can train together", counted(*nodes as usize, "node"));

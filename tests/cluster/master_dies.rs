@@ -105,7 +105,7 @@ fn losses_are_kept_by_a_master_with_a_journal() {
     let _back = job.await_output(&second, "reconnected to the job master");
     kill_node(second);
     let [outcome] = &job.finish([first], 1)[..] else { panic!("one node") };
-    assert!(outcome.stderr.contains("; not replaced (1 of 1 replacements used)"), "{outcome:#?}");
+    assert!(outcome.stderr.contains("; not replaced (1 of 1 replacement used)"), "{outcome:#?}");
     let _master = job.finish_master().expect_code(1);
 }
 

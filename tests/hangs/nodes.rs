@@ -36,7 +36,12 @@ fn every_node_prints_the_hang_of_another() {
     for node in &nodes {
         let line = await_hang(node);
         assert!(line.contains("rank 3 is in hang.py:"), "{line}");
-        assert!(line.contains("read_shard_list; 0-2 wait in all_reduce; stacks of all ranks: "), "{line}");
+        assert!(
+            line.contains(
+                "read_shard_list; 0-2 wait in all_reduce; stacks of all ranks, written by the job master: "
+            ),
+            "{line}"
+        );
     }
     assert_eq!(files(&stacks), all_files(4));
     let report = job.wait("the report", || std::fs::read_to_string(stacks.join(REPORT)).ok());

@@ -21,7 +21,11 @@ fn declared(case: &Case) {
     for words in [hang.sentence(), &hang.line] {
         assert!(case.says().iter().all(|word| words.contains(word)), "{:?}: {hang:?}", case.says());
     }
-    assert!(hang.line.ends_with(&format!("; stacks of all ranks: {}", stacks.display())), "{hang:?}");
+    assert!(
+        hang.line
+            .ends_with(&format!("; stacks of all ranks, written by the job master: {}", stacks.display())),
+        "{hang:?}"
+    );
     assert_eq!(hang.files, all_files(case.ranks), "{hang:?}");
     let status = &hang.status;
     assert_eq!((&status["count"], &status["is_over"]), (&1.into(), &false.into()), "{hang:?}");

@@ -257,7 +257,7 @@ fn inconclusive(names: &FabricNames, facts: &Facts, number: u32, tests: &[Listed
         let partners: Vec<u32> = others(test, number).collect();
         let (doubt, doubt_after) = match &partners[..] {
             [partner] if facts.is(*partner, |it| it.good) => {
-                (", which is verified", "; one failed test is not enough evidence")
+                (", which is verified", "; this test alone is not enough evidence")
             }
             [partner] if facts.is(*partner, |it| it.is_gone) => (", which was lost", ""),
             [_] => (", which is also unverified", ""),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// More pairs than any box has. One run starts a process for each.
+/// More pairs than any switchbox has. One run starts a process for each.
 pub const MAX_PAIRS: usize = 64;
 
 /// Two sockets of a switchbox that are measured against each other.
@@ -40,7 +40,7 @@ pub enum PairsError {
     /// More pairs than [`MAX_PAIRS`].
     #[error("{0} pairs are more than the {MAX_PAIRS} that one check takes")]
     TooMany(usize),
-    /// A pair of a socket with itself: traffic within one accelerator does not reach the box.
+    /// A pair of a socket with itself: traffic within one accelerator does not reach the switchbox.
     #[error("{0} pairs a socket with itself, which requires --probe-loopback")]
     Itself(SocketPair),
     /// Two pairs of the same two sockets, in any order.

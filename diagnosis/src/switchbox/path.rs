@@ -63,7 +63,7 @@ impl fmt::Display for Path {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Expected {
-    /// The pairs of one box are wired alike: where one of them uses a link, all must. Where none does, their model
+    /// The pairs of one switchbox are wired alike: where one of them uses a link, all must. Where none does, their model
     /// decides what they should have.
     #[default]
     Alike,
@@ -134,13 +134,14 @@ impl Expected {
     pub(super) fn remark(self, measured_path: &MeasuredPath<'_>) -> Option<String> {
         let is_compared = self == Self::Alike && measured_path.linked.is_none() && !measured_path.is_itself;
         match &measured_path.equipment {
-            _ if !is_compared => None,
+            // The report says what such a test is worth.
+            _ if !is_compared || measured_path.path == Path::Host => None,
             Equipment::Bus(model) => {
                 Some(format!("no pair used a link, and {model} is not known to have one"))
             }
             Equipment::Unknown => Some(
-                "no pair used a link, and whether this model of accelerator should have one is not known: \
-                 set --switchbox-path to the path that the bytes must take"
+                "no pair used a link, and whether this model of accelerator should have one is not known: if it \
+                 should, set --switchbox-path to metaxlink or nvlink; if not, to any"
                     .to_owned(),
             ),
             Equipment::Link(..) => None,
@@ -154,7 +155,7 @@ pub(super) struct MeasuredPath<'a> {
     /// The pair is a socket with itself.
     pub(super) is_itself: bool,
     pub(super) path: Path,
-    /// The link that any pair of the same box used.
+    /// The link that any pair of the same switchbox used.
     pub(super) linked: Option<Path>,
     /// The links of the accelerators' model.
     pub(super) equipment: Equipment<'a>,

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
-    io::Read as _,
+    io::{self, Read as _},
 };
 
 use diagnosis::counted::counted;
@@ -57,7 +57,7 @@ fn not_read(count: usize) -> String {
     match count {
         0 => String::new(),
         _ => format!(
-            " (the environment of {} could not be read; run this as the user of the job or as root)",
+            " (the environment of {} may not be read; run this as the user of the job, or with CAP_SYS_PTRACE)",
             processes(count)
         ),
     }
@@ -90,8 +90,10 @@ pub(super) fn of_job(run_id: Option<&str>) -> Result<Targets, NoTargets> {
             continue;
         }
         match environment(process.pid) {
-            Some(environment) => members.extend(member(&process, &environment)),
-            None => unreadable += 1,
+            Ok(environment) => members.extend(member(&process, &environment)),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => unreadable += 1,
+            // It has ended, or is a kernel thread, which has none.
+            Err(_) => {}
         }
     }
     chosen(members, run_id, unreadable)
@@ -181,7 +183,7 @@ pub(super) fn of_pids(pids: &[u32]) -> Result<Targets, NoTargets> {
         }
         let process = i32::try_from(*pid).ok().and_then(tree::process);
         let process = process.ok_or(NoTargets::NoProcess { pid: *pid })?;
-        let environment = environment(process.pid);
+        let environment = environment(process.pid).ok();
         jobs.insert(environment.as_deref().and_then(run_id).map(str::to_owned));
         let of_environment = environment.as_deref().and_then(rank);
         has_ranks &= of_environment.is_some();
@@ -204,15 +206,10 @@ pub(super) fn of_pids(pids: &[u32]) -> Result<Targets, NoTargets> {
     Ok(found)
 }
 
-/// `None` when it may not be read.
-fn environment(pid: i32) -> Option<Vec<u8>> {
+fn environment(pid: i32) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(format!("/proc/{pid}/environ"))
-        .ok()?
-        .take(LONGEST_ENVIRONMENT)
-        .read_to_end(&mut bytes)
-        .ok()?;
-    Some(bytes)
+    File::open(format!("/proc/{pid}/environ"))?.take(LONGEST_ENVIRONMENT).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 fn value<'a>(environment: &'a [u8], name: &str) -> Option<&'a str> {

@@ -68,7 +68,7 @@ pub(super) enum LocalError {
         #[source]
         source: io::Error,
     },
-    /// A job was followed by a launcher of this node that has exited without how the job ended.
+    /// A job was followed by a launcher of this node that has exited before it reported how the job ended.
     #[error(
         "the launcher with pid {pid} has exited, and no other launcher of this job was found on this node, so \
          how the job ended is unknown; if the job still runs on other nodes, give the address of the job \

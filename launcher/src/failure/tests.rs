@@ -218,7 +218,7 @@ fn a_node_whose_workers_failed_too_says_which_failed_before() {
 #[test]
 fn a_hang_that_was_reported_is_referred_to() {
     let settings = RunSettings { title: "t.py".into(), program: "/bin/python3".into(), max_restarts: 0 };
-    let hang = "hang: no rank has finished a step for 5 s: rank 1 is in train.py:7 next_batch; stacks of all ranks: /s";
+    let hang = "hang: no rank has finished a step for 5 s: rank 1 is in train.py:7 next_batch; stacks of all ranks, written by the job master: /s";
     let text = |failure| {
         let report = Report { outcome: Outcome::Failed(failure), ..failed(ExitCause::Code(1), false) };
         refer_to_hang(&message(&report, &settings, &ALONE).unwrap(), hang)

@@ -216,9 +216,10 @@ super::options! {
              (a good ring, and a good one left for the next job), or a list such as 4,5 or GPU-...; \
              docs/gpus.md";
         GpuSelectOnly = switch("gpu-select-only"),
-            "Hide the accelerators that --gpu-select did not choose; otherwise they are listed after the chosen ones";
+            "Hide the accelerators that --gpu-select=topology or pack did not choose; otherwise they are listed after the \
+             chosen ones";
         GpuTopology = option("gpu-topology", "FILE", Text),
-            "What --gpu-select reads instead of asking nvidia-smi or mx-smi: the table that topo -m prints, or \
+            "What --gpu-select=topology or pack reads instead of asking nvidia-smi or mx-smi: the table that topo -m prints, or \
              comma-separated GB/s";
     }
     "Checks (DLRover)" {

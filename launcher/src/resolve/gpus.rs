@@ -28,7 +28,7 @@ pub(super) fn resolve(
     let given = || cli.given(Flag::GpuSelect);
     let word = cli.text(Flag::GpuSelect)?;
     let select = Select::from_name(word).ok_or_else(|| Invalid::GpuSelect { given: given() })?;
-    if select == Select::First {
+    if !matches!(select, Select::Best(_)) {
         let without_effect = [
             (Flag::GpuSelectOnly, cli.is_on(Flag::GpuSelectOnly)),
             (Flag::GpuTopology, !cli.bytes(Flag::GpuTopology).is_empty()),
@@ -36,6 +36,8 @@ pub(super) fn resolve(
         for (flag, _) in without_effect.into_iter().filter(|(_, is_said)| *is_said) {
             notices.push(does_nothing(cli, flag, "requires --gpu-select=topology or pack"));
         }
+    }
+    if select == Select::First {
         return Ok(Chosen::default());
     }
     if cli.is_on(Flag::VirtualLocalRank) {

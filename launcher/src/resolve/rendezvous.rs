@@ -176,7 +176,7 @@ fn rendezvous(
                     return Ok(alone(own_id()));
                 }
                 let flag = if rdzv_endpoint.is_empty() { Flag::MasterPort } else { Flag::RdzvEndpoint };
-                return Err(port_zero(cli, flag));
+                return Err(no_such_port(cli, flag));
             }
             // Unset is not 0.
             let rank = cli.int(Flag::NodeRank);
@@ -225,7 +225,7 @@ fn rendezvous(
             }
             let port = port.unwrap_or(C10D_PORT);
             if port == 0 {
-                return Err(port_zero(cli, Flag::RdzvEndpoint));
+                return Err(no_such_port(cli, Flag::RdzvEndpoint));
             }
             let serve_master = match is_host {
                 Some(true) => ServeMaster::Always,
@@ -243,7 +243,7 @@ fn named(id: &str) -> String {
     if id.is_empty() { RunId::UNNAMED.to_owned() } else { id.to_owned() }
 }
 
-fn port_zero(cli: &Cli, flag: Flag) -> Invalid {
+fn no_such_port(cli: &Cli, flag: Flag) -> Invalid {
     // No other node could learn the port; a single node needs no fixed one.
     Invalid::OutOfRange {
         given: cli.given(flag),
@@ -304,10 +304,7 @@ fn static_address(cli: &Cli, rdzv_endpoint: &str) -> Result<(String, u16), Inval
     }
     let port = match cli.int(Flag::MasterPort) {
         None => STATIC_PORT,
-        Some(port) => u16::try_from(port).map_err(|_| Invalid::OutOfRange {
-            given: cli.given(Flag::MasterPort),
-            range: "a port from 0 to 65535 (0: any free one)",
-        })?,
+        Some(port) => u16::try_from(port).map_err(|_| no_such_port(cli, Flag::MasterPort))?,
     };
     let addr = endpoint::host_of(cli.text(Flag::MasterAddr)?)
         .map_err(|why| Invalid::Endpoint { given: cli.given(Flag::MasterAddr), why })?;

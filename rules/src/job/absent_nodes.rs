@@ -251,6 +251,15 @@ impl Job {
         }
     }
 
+    /// A newcomer asks for the rank of nodes that are absent: the start of a replacement states that they are off.
+    pub(super) fn replaces_absent(&mut self, newcomer: &NodeId) {
+        if let Some(rank) = self.nodes.get(newcomer).and_then(|known| known.request.wish) {
+            let is_replaced =
+                |node: &NodeId, absent: &AbsentNode| node != newcomer && absent.name.rank == Some(rank);
+            self.absent_nodes.nodes.retain(|node, absent| !is_replaced(node, absent));
+        }
+    }
+
     /// Their workers have ended.
     pub(super) fn on_workers_gone(&mut self, now: Moment, nodes: &BTreeSet<NodeId>) -> Vec<Effect> {
         for node in nodes {

@@ -21,7 +21,7 @@ use crate::{
     verdict::JobVerdict,
     world::World,
 };
-use diagnosis::{gpus::Inventory, network_check::Probed};
+use diagnosis::{counted::counted, gpus::Inventory, network_check::Probed};
 
 /// The settings of the master itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -251,11 +251,11 @@ impl fmt::Display for Regroup {
             Self::WorkersFailed { node, reason } => write!(f, "workers of {node} failed: {reason}"),
             Self::NodeGone { node, gone } => write!(f, "{node} {gone}"),
             Self::Growth { nodes } => {
-                write!(f, "{} joined", diagnosis::counted::counted(*nodes, "more node"))
+                write!(f, "{} joined", counted(*nodes, "more node"))
             }
             Self::Rejoined { node } => write!(f, "{node} joined again"),
             Self::NotAllCameBack { back, nodes } => {
-                let nodes = diagnosis::counted::counted(*nodes, "node");
+                let nodes = counted(*nodes, "node");
                 write!(f, "{back} of {nodes} reconnected to the restarted job master")
             }
             Self::Late => f.write_str("the job continued without this node while it was unreachable"),
@@ -348,7 +348,7 @@ impl fmt::Display for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Placed { round, nodes } => {
-                write!(f, "round {round}: {}", diagnosis::counted::counted(nodes.len(), "node"))?;
+                write!(f, "round {round}: {}", counted(nodes.len(), "node"))?;
                 for (rank, (address, host, switch)) in nodes.iter().enumerate() {
                     write!(f, "\n  node rank {rank}: {address} {host}")?;
                     if let Some(switch) = switch {
@@ -376,14 +376,10 @@ impl fmt::Display for Log {
                 "{node} joined for another job: {point}; the job that first has enough nodes is served"
             ),
             Self::Checking { check, nodes } => {
-                write!(f, "network check {check} begins ({})", diagnosis::counted::counted(*nodes, "node"))
+                write!(f, "network check {check} begins ({})", counted(*nodes, "node"))
             }
             Self::CheckRound { check, round, tests } => {
-                write!(
-                    f,
-                    "network check {check}, round {round}: {}",
-                    diagnosis::counted::counted(*tests, "test")
-                )
+                write!(f, "network check {check}, round {round}: {}", counted(*tests, "test"))
             }
             Self::Checked { report } => f.write_str(report),
             Self::Proceeds { cut, nodes } => write!(
@@ -408,7 +404,11 @@ impl fmt::Display for Log {
             Self::Gone { node, gone, losses: Some(losses), limit } => {
                 // The loss that ends the job is counted too, but no replacement was used for it.
                 let used = losses.min(limit);
-                write!(f, "{node} {gone} ({used} of {limit} replacements used for this node rank)")
+                write!(
+                    f,
+                    "{node} {gone} ({used} of {} used for this node rank)",
+                    counted(*limit, "replacement")
+                )
             }
             // Its reason precedes it: `Gone`.
             Self::Regrouped { round, why: Regroup::NodeGone { node, .. } } => {
@@ -420,12 +420,12 @@ impl fmt::Display for Log {
                 "nodes report round {round} ({}), which this master does not know: it has no state directory, or \
                  an empty \
                  one; waiting for the other nodes of the round",
-                diagnosis::counted::counted(*nodes, "node")
+                counted(*nodes, "node")
             ),
             Self::Restored { round, nodes } => write!(
                 f,
                 "took over round {round} ({}); earlier replacements of nodes are unknown and count as 0",
-                diagnosis::counted::counted(*nodes, "node")
+                counted(*nodes, "node")
             ),
             Self::OldState { node, round, next } => write!(
                 f,
@@ -453,7 +453,7 @@ fn checkpoint(note: &Note, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Note::Fetched { dir, step, nodes } => write!(
             f,
             "checkpoints: restoring step {step} in {dir} from memory; fetched from the memory of other nodes by {}",
-            diagnosis::counted::counted(*nodes, "node")
+            counted(*nodes, "node")
         ),
         Note::NotFetched { dir, step, reason } => write!(
             f,

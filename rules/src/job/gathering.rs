@@ -40,6 +40,9 @@ impl Job {
         let known = self.nodes.get_mut(&node);
         let shards = known.map(|known| std::mem::take(&mut known.request.shards)).unwrap_or_default();
         let after = self.nodes.get(&node).and_then(|known| known.request.after);
+        if !was_known {
+            self.replaces_absent(&node);
+        }
         if self.ends_round(&node, after) {
             self.is_back_without_workers(&node, after, was_known);
             effects.extend(self.member_left(now, &node, shards));

@@ -44,7 +44,7 @@ impl fmt::Display for TaintReport {
             write!(f, "{}", if finding.tainted { ", taint" } else { "" })?;
             let is_passing = matches!(finding.verdict, NodeVerdict::Flaky | NodeVerdict::Lost { .. });
             if is_passing && self.nodes.get(number as usize).is_some_and(|node| node.seen_before) {
-                write!(f, "; an earlier check found the same problem on this machine")?;
+                write!(f, "; an earlier check found this machine flaky or lost")?;
             }
             for Evidence { message, .. } in &finding.evidence {
                 write!(f, "\n      {message}")?;

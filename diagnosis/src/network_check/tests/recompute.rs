@@ -255,7 +255,7 @@ fn sentence(number: u64, message: &str, evidence: &Value, round: &Value) {
         many(&baseline["counted"], "other node")
     );
     let rest = message.split_once(&expected).unwrap_or_else(|| panic!("{message}: {expected}")).1;
-    let doubt = "; one failed test is not enough evidence";
+    let doubt = "; this test alone is not enough evidence";
     assert!(["", doubt].contains(&rest) || rest.starts_with("; timed out after "), "{message}");
 }
 

@@ -77,7 +77,8 @@ impl Facts {
             }
             (Some(user), Some(own)) if user != own && !self.may_trace => format!(
                 "process {pid} belongs to user {user}, and this program runs as user {own} without CAP_SYS_PTRACE; \
-                 run it as user {user} or as root, or {REMEDY}"
+                 run it as user {user}{or_root}, or {REMEDY}",
+                or_root = if own == 0 { "" } else { " or as root" }
             ),
             _ if self.may_trace => format!(
                 "this program has CAP_SYS_PTRACE, but a security module or another user namespace denies access to \
@@ -122,6 +123,7 @@ mod tests {
              CAP_SYS_PTRACE (in Kubernetes: securityContext.capabilities.add: [SYS_PTRACE])"
         );
         assert!(words(0, 0, false, Some(2), 0).starts_with("kernel.yama.ptrace_scope is 2; add"));
+        assert!(words(1000, 0, false, None, 1000).contains("; run it as user 1000, or add CAP_SYS_PTRACE"));
         for (own_user, may_trace) in [(0, true), (0, false), (1001, false)] {
             assert!(words(0, own_user, may_trace, Some(3), 0).contains("until the next boot"));
         }

@@ -115,7 +115,7 @@ impl FlightRecorder {
             None => {
                 let names: Vec<&str> = self.files.iter().map(|file| file.name.as_str()).collect();
                 let limit = limit.as_secs_f64();
-                format!("NCCL flight recorder: {} was not written within {limit} s", names.join(" or "))
+                format!("NCCL flight recorder: {} was not written within {limit:.1} s", names.join(" or "))
             }
         }
     }

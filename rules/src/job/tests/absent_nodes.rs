@@ -58,6 +58,28 @@ fn a_node_that_joins_again_has_no_workers() {
     assert_eq!(test.rejoin("c", 0), placed_afresh(1, &["a", "b", "c"]));
 }
 
+/// The start of a replacement states that the old node is off, also after that was given up.
+#[test]
+fn a_replacement_of_a_lost_node_ends_the_wait_for_its_workers() {
+    let mut test = running_fenced();
+    let _ = test.lose("c");
+    let _ = (test.rejoin("a", 0), test.rejoin("b", 0));
+    assert_eq!(test.join_as("d", 2), placed_afresh(1, &["a", "b", "d"]));
+    assert_eq!(absent(&test), []);
+    // One that asks for another rank replaces another node, and one that asks for none replaces none.
+    for rank in [Some(1), None] {
+        let mut test = running_fenced();
+        let _ = test.lose("c");
+        let _ = (test.rejoin("a", 0), test.rejoin("b", 0));
+        let effects = match rank {
+            Some(rank) => test.join_as("d", rank),
+            None => test.join("d"),
+        };
+        assert_eq!(effects, []);
+        assert_eq!(absent(&test), [id("c")]);
+    }
+}
+
 #[test]
 fn a_node_that_never_received_its_assignment_has_no_workers() {
     let mut test = running_fenced();

@@ -198,10 +198,10 @@ fn a_rank_that_is_lost_once_too_often_fails_the_job_and_is_named() {
     let JobVerdict::Failed(failure) = verdict else { unreachable!() };
     assert_eq!(
         failure.to_string(),
-        format!("node rank 1 (host-c, 10.0.0.3) was lost: {BROKE}; not replaced (1 of 1 replacements used)")
+        format!("node rank 1 (host-c, 10.0.0.3) was lost: {BROKE}; not replaced (1 of 1 replacement used)")
     );
     let Effect::Log(last) = gone("c", Some(1), BROKE, 2) else { unreachable!() };
-    assert!(last.to_string().ends_with("(1 of 1 replacements used for this node rank)"), "{last}");
+    assert!(last.to_string().ends_with("(1 of 1 replacement used for this node rank)"), "{last}");
 }
 
 #[test]

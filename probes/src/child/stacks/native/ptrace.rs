@@ -75,14 +75,17 @@ pub(super) fn capture(pid: i32, maps: &[Mapping]) -> Captured {
     let mut captured = Captured::default();
     let mut uninterruptible = 0;
     let mut unstopped = 0;
-    for tid in threads(pid) {
-        match read(pid, tid, maps) {
+    let mut unread = 0;
+    let threads = threads(pid);
+    for (place, tid) in (1..).zip(&threads) {
+        match read(pid, *tid, maps) {
             Ok(thread) => captured.threads.push(thread),
             Err(Missed::Ended) => {}
             Err(Missed::Uninterruptible) => uninterruptible += 1,
             Err(Missed::DidNotStop) => {
                 unstopped += 1;
                 if unstopped == MAX_UNSTOPPED {
+                    unread = threads.len() - place;
                     break;
                 }
             }
@@ -95,6 +98,7 @@ pub(super) fn capture(pid: i32, maps: &[Mapping]) -> Captured {
     for (count, why) in [
         (uninterruptible, "in uninterruptible sleep"),
         (unstopped, "without a stack: not stopped within 0.3 s"),
+        (unread, "not read after these"),
     ] {
         if count > 0 {
             let threads = diagnosis::counted::counted(count, "thread");
