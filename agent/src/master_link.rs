@@ -360,8 +360,8 @@ impl<E: From<Event>> MasterConnection<E> {
         let (pushes, is_token_required) = self.with_hint(self.connector.answered(call)).await?;
         if self.connector.has_token() && !is_token_required && !std::mem::replace(&mut self.is_warned, true) {
             warn!(
-                "this node has a job token, and the job master at {} requires none: any host that reaches it can \
-                 join the job; set DLROVER_JOB_TOKEN for the process that serves it",
+                "this node has a job token, and the job master at {} requires none: unless it requires certificates \
+                 (--tls-client-ca), any host that reaches it can join the job; set DLROVER_JOB_TOKEN for the process that serves it",
                 self.connector
             );
         }

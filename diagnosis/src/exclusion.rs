@@ -66,7 +66,8 @@ impl NodeVerdict {
             }
             Self::LocalFault(LocalFault { component, .. }) => match component {
                 Component::GpuBusy => {
-                    "the processes named, and what left them there; the accelerators themselves are healthy"
+                    "what uses the memory of the accelerators: the processes named, or those that nvidia-smi or mx-smi \
+                     shows on the host; the driver reports no fault of these accelerators"
                 }
                 Component::GpuPermission => {
                     "CUDA_VISIBLE_DEVICES, the device files of this container and their permissions; the accelerators \
@@ -80,8 +81,8 @@ impl NodeVerdict {
                     "the output of the check command when run by hand on this node; then the node itself"
                 }
                 Component::Switchbox => {
-                    "the optical modules and cables between the switchbox and the accelerators on the sockets named, \
-                     and the accelerators' driver"
+                    "the accelerators' driver, and the optical modules and cables between the switchbox and the \
+                     accelerators on the sockets named, if any"
                 }
                 Component::Probe => {
                     "the kernel log (dmesg) and the drivers of this node: the self-test did not reach a component"

@@ -56,6 +56,13 @@ enum MergeError {
     Read(PathBuf, #[source] io::Error),
     #[error("{} has no file RANK-WORLDSIZE.stacktrace", .0.display())]
     Empty(PathBuf),
+    #[error("{} cannot be read; name the directory of the stacks with --path", .0.display())]
+    DefaultRead(PathBuf, #[source] io::Error),
+    #[error(
+        "{} has no file RANK-WORLDSIZE.stacktrace; name the directory of the stacks with --path",
+        .0.display()
+    )]
+    DefaultEmpty(PathBuf),
     #[error("{} has the stacks of several jobs; choose one with --path: {}", .0.display(), shown(.1))]
     Several(PathBuf, Vec<PathBuf>),
     #[error("no file in {} can be used: {}", .0.display(), .1.join("; "))]
@@ -98,12 +105,12 @@ fn usual(folder: StackFolder) -> Result<PathBuf, MergeError> {
     if has_dumps(&path) {
         return Ok(path);
     }
-    let entries = fs::read_dir(&path).map_err(|error| MergeError::Read(path.clone(), error))?;
+    let entries = fs::read_dir(&path).map_err(|error| MergeError::DefaultRead(path.clone(), error))?;
     let folders = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_dir());
     let mut of_jobs: Vec<PathBuf> = folders.filter(|path| has_dumps(path)).take(MAX_JOBS + 1).collect();
     of_jobs.sort_unstable();
     match &of_jobs[..] {
-        [] => Err(MergeError::Empty(path)),
+        [] => Err(MergeError::DefaultEmpty(path)),
         [one] => Ok(one.clone()),
         _ => Err(MergeError::Several(path, of_jobs)),
     }

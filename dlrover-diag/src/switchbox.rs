@@ -141,7 +141,7 @@ fn check(mut task: SwitchboxTask, env: Environment<'_>, has_table: bool) -> Resu
         };
         last.filter(|last| !is_in_table(last)).into_iter().for_each(log_line);
         found.map_err(|error| match error {
-            SwitchboxError::NoProbe => format!("{NO_PROBE}; name one with --switchbox-probe"),
+            SwitchboxError::NoProbe => NO_PROBE.to_owned(),
             error => error.to_string(),
         })
     })

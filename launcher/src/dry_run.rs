@@ -167,7 +167,7 @@ fn checks(checks: &Checks, nodes: u32) -> String {
     if let Some(switchbox) = &checks.switchbox {
         all.push(counted(switchbox.settings.pairs.len(), "switchbox pair"));
     }
-    if *measures_bandwidth {
+    if *measures_bandwidth && nodes > 1 {
         all.push("the bandwidth of the whole job".to_owned());
     }
     let slow = if *exclude_straggler { "excluded" } else { "reported" };

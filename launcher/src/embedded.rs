@@ -129,7 +129,8 @@ impl Embedded {
             }
         };
         tokio::pin!(hurry);
-        let mut report_at = Some(since + REPORT_AFTER);
+        // Of a job that continues there is no end to be told.
+        let mut report_at = (!continues).then_some(since + REPORT_AFTER);
         loop {
             let wake = report_at.unwrap_or(since + limit);
             select! {

@@ -3,11 +3,13 @@
 use diagnosis::exclusion::Exclusion;
 use rules::{
     failure::Failure,
-    hang::HANG,
+    hang::{HANG, STACKS_AT},
     verdict::{CutEnd, JobFailure},
 };
 
 use crate::{loopback, resolve::Rendezvous};
+
+const SHOWS_STACKS: &str = "dlrover-diag stacks --path=DIR shows the stacks again.";
 
 /// The remedy; `None` where there is none.
 pub fn remedy(failure: &Failure, rendezvous: &Rendezvous) -> Option<String> {
@@ -64,11 +66,12 @@ pub fn remedy(failure: &Failure, rendezvous: &Rendezvous) -> Option<String> {
              DLROVER_JOB_TOKEN to require a token."
                 .to_owned()
         }
-        Failure::Hang { .. } => {
-            "--max-restarts=N lets such a job restart; dlrover-diag stacks --path=DIR shows the stacks again.".to_owned()
-        }
+        Failure::Hang { reason } => match reason.contains(STACKS_AT) {
+            true => format!("--max-restarts=N lets such a job restart; {SHOWS_STACKS}"),
+            false => "--max-restarts=N lets such a job restart.".to_owned(),
+        },
         Failure::Job(JobFailure::Node { reason, .. }) if reason.starts_with(HANG) => {
-            "dlrover-diag stacks --path=DIR shows the stacks again.".to_owned()
+            return reason.contains(STACKS_AT).then(|| SHOWS_STACKS.to_owned());
         }
         Failure::Job(JobFailure::Node { .. }) => "See the output of that node's launcher.".to_owned(),
         Failure::Job(JobFailure::Stopped { .. })

@@ -15,7 +15,7 @@ pub mod pb {
 }
 
 /// The version of this build. An agent and a master of different versions refuse each other.
-pub const PROTOCOL_VERSION: u32 = 13;
+pub const PROTOCOL_VERSION: u32 = 14;
 
 /// The largest message that the master accepts, in bytes.
 pub const MAX_REQUEST_BYTES: usize = 64 << 10;

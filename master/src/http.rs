@@ -59,7 +59,7 @@ pub enum HttpError {
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied => "free it, or choose another port",
-        _ => "give --http an address of this host",
+        _ => "--http takes an address of this host, such as 127.0.0.1:9090 or [::]:9090",
     }
 }
 

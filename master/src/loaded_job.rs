@@ -137,10 +137,14 @@ fn ignored_options(given: &Policy, kept: &Policy) -> Vec<String> {
     differs("--restart-count", given.restart_count.to_string(), kept.restart_count.to_string());
     differs("--taint-guard", share(given.taint_guard_permille), share(kept.taint_guard_permille));
     if given.has_topology != kept.has_topology {
-        let (now, then) = if given.has_topology { ("given", "without it") } else { ("not given", "with it") };
-        lines.push(format!(
-            "warning: --topology-config is {now}, but the job in --state-dir was started {then} and keeps that setting; {REMEDY}"
-        ));
+        lines.push(match given.has_topology {
+            true => format!(
+                "warning: --topology-config is ignored: the job in --state-dir was started without it; {REMEDY}"
+            ),
+            false => "warning: --topology-config is not given, but the job in --state-dir was started with it: no \
+                      topology orders the node ranks of further rounds; give it again to keep their order"
+                .to_owned(),
+        });
     }
     let same = Policy {
         restart_count: kept.restart_count,
@@ -151,9 +155,9 @@ fn ignored_options(given: &Policy, kept: &Policy) -> Vec<String> {
     if same != *kept {
         lines.push(
             "warning: other options differ from those the job in --state-dir was started with (whether there is a \
-             job token, --heartbeat-timeout, --reconnect-grace, or those of the job's command line); the token and \
-             timeouts given now apply, and the job keeps its other settings; use an empty --state-dir to change \
-             those too"
+             job token, --heartbeat-timeout, --reconnect-grace, or those of the job's command line); the token given \
+             now applies, and the timeouts given now decide when a node is lost; the job keeps its other settings, and \
+             how long workers run without a job master; use an empty --state-dir to change those too"
                 .to_owned(),
         );
     }

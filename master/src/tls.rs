@@ -17,6 +17,9 @@ pub enum TlsError {
     /// A certificate without a key, or a key without a certificate.
     #[error("a certificate and its key go together: give both --tls-cert and --tls-key, or neither")]
     Half,
+    /// A CA of the nodes without a certificate of the master.
+    #[error("{CLIENT_CA} needs a certificate of the job master: give --tls-cert and --tls-key too")]
+    NoCertificate,
     /// A file cannot be read.
     #[error("cannot read {option} {}", path.display())]
     Read {
@@ -42,7 +45,11 @@ pub(crate) fn of(files: &TlsFiles) -> Result<Option<ServerTlsConfig>, TlsError> 
     if !files.is_on() {
         return Ok(None);
     }
-    let (Some(cert), Some(key)) = (&files.cert, &files.key) else { return Err(TlsError::Half) };
+    let (cert, key) = match (&files.cert, &files.key) {
+        (Some(cert), Some(key)) => (cert, key),
+        (None, None) => return Err(TlsError::NoCertificate),
+        _ => return Err(TlsError::Half),
+    };
     let identity = Identity::from_pem(read("--tls-cert", cert)?, read("--tls-key", key)?);
     let mut tls = ServerTlsConfig::new().identity(identity).timeout(FIRST_CALL_TIMEOUT);
     if let Some(ca) = &files.ca {

@@ -51,13 +51,26 @@ pub struct RunningWrite {
     pub of: u64,
 }
 
+/// What follows the end of a saver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NextSaver {
+    /// The next connection of a worker starts another one. So many have been lost in this round.
+    AtNextSave { losses: u32 },
+    /// None in this round, which has lost [`MOST_LOSSES`].
+    NotInThisRound,
+    /// There are no workers now.
+    WithNextWorkers,
+    /// The run is over.
+    InNextRun,
+}
+
 /// A message about checkpoints on this node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CheckpointNotice {
     /// A line of the saver.
     Saver { level: Level, text: String },
-    /// The saver ended by itself, or could not be started: the `losses`-th of the round.
-    SaverEnded { reason: String, losses: u32 },
+    /// The saver ended by itself, or could not be started.
+    SaverEnded { reason: String, next: NextSaver },
     /// The saver did not say in time what it has in memory.
     NoState { waited: Duration },
     /// Checkpoints that are in memory only are written to disk before the launcher exits, within `limit`.
@@ -68,31 +81,45 @@ pub enum CheckpointNotice {
     NoSaver { dir: Dir, step: u64 },
 }
 
+impl fmt::Display for NextSaver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const WITHOUT: &str = "without a saver, a save to disk blocks training and a save to memory fails";
+        match self {
+            Self::AtNextSave { losses } => write!(
+                f,
+                "workers keep running; the next save starts another saver (loss {losses} of at most {MOST_LOSSES} in a \
+                 round); {WITHOUT}"
+            ),
+            Self::NotInThisRound => write!(
+                f,
+                "workers keep running; no other saver is started in this round, which has lost {MOST_LOSSES}; {WITHOUT}"
+            ),
+            Self::WithNextWorkers => f.write_str("another saver is started when workers start again"),
+            Self::InNextRun => f.write_str("the next run loads the newest step that is complete on disk"),
+        }
+    }
+}
+
 impl fmt::Display for CheckpointNotice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Saver { text, .. } => write!(f, "checkpoints: {text}"),
-            Self::SaverEnded { reason, losses } => {
+            Self::SaverEnded { reason, next } => {
                 write!(
                     f,
-                    "checkpoints: this node has no saver ({reason}); checkpoints that it had in memory are lost; \
-                     workers keep running; "
-                )?;
-                if *losses < MOST_LOSSES {
-                    write!(f, "the next save starts another saver (loss {losses} of at most {MOST_LOSSES} in a round)")?;
-                } else {
-                    write!(f, "no other saver is started in this round, which has lost {losses}")?;
-                }
-                f.write_str("; without a saver, a save to disk blocks training and a save to memory fails")
+                    "checkpoints: this node has no saver ({reason}); checkpoints that it had in memory are lost; {next}"
+                )
             }
             Self::NoState { waited } => write!(
                 f,
-                "checkpoints: the saver did not answer within {} s; this node restores from disk",
+                "checkpoints: the saver did not answer within {} s; workers restore what other nodes have in memory, or \
+                 from disk",
                 waited.as_secs()
             ),
             Self::Saving { limit } => write!(
                 f,
-                "checkpoints: writing to disk what is in memory only, for up to {} s (a second signal ends the wait)",
+                "checkpoints: writing saved steps to disk before the launcher exits, for up to {} s (a second signal \
+                 ends the wait)",
                 limit.as_secs()
             ),
             Self::Unfinished => f.write_str(

@@ -197,6 +197,9 @@ pub struct HangNotice {
     pub restart: bool,
 }
 
+/// What precedes the directory of the stacks in a [`HangNotice`] that has one.
+pub const STACKS_AT: &str = "; stacks of all ranks, written by the job master: ";
+
 /// How a [`HangNotice`] begins.
 pub const HANG: &str = "hang: ";
 
@@ -204,12 +207,8 @@ pub const HANG: &str = "hang: ";
 impl fmt::Display for HangNotice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { idle, sentence, folder, .. } = self;
-        write!(f, "hang: no rank has finished a step for {} s: {sentence}", idle.as_secs())?;
-        if folder.is_empty() {
-            Ok(())
-        } else {
-            write!(f, "; stacks of all ranks, written by the job master: {folder}")
-        }
+        write!(f, "{HANG}no rank has made progress for {} s: {sentence}", idle.as_secs())?;
+        if folder.is_empty() { Ok(()) } else { write!(f, "{STACKS_AT}{folder}") }
     }
 }
 

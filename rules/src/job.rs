@@ -413,7 +413,15 @@ impl Job {
                 }
             }
             Phase::Running { world, grow_at: None, .. } => {
-                Pending::Spare { nodes: count(world.members.len()) }
+                let terms = self.terms.as_ref()?;
+                let nodes = count(world.members.len());
+                let may_grow = nodes < terms.most();
+                let lacking = if may_grow {
+                    terms.node_unit.max(1).saturating_sub(count(self.waiting.len()))
+                } else {
+                    0
+                };
+                Pending::Spare { nodes, lacking }
             }
             Phase::Running { .. }
             | Phase::Placing { .. }

@@ -33,6 +33,8 @@ pub enum LossCause {
     StartedAgain,
     /// The node had not stopped its workers for so long, and the others waited for it.
     Slow { timeout: Duration },
+    /// The node with node rank 0 did not open the store of the workers for so long.
+    NoStore { timeout: Duration },
 }
 
 impl fmt::Display for LossCause {
@@ -52,6 +54,9 @@ impl fmt::Display for LossCause {
             Self::StartedAgain => f.write_str("its launcher was started again"),
             Self::Slow { timeout } => {
                 write!(f, "its workers had not ended {} s after the request to stop", timeout.as_secs_f64())
+            }
+            Self::NoStore { timeout } => {
+                write!(f, "it did not open the store of the workers within {} s", timeout.as_secs_f64())
             }
         }
     }

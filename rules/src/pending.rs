@@ -29,10 +29,13 @@ pub enum Pending {
         /// The timeout.
         limit: Duration,
     },
-    /// The job runs with all the nodes it needs; this one is a spare.
+    /// The job runs with all the nodes it needs; this one waits.
     Spare {
         /// How many nodes run.
         nodes: u32,
+        /// The number of further nodes with which the job grows. 0: it has the most that it may have, so this node is a
+        /// spare.
+        lacking: u32,
     },
     /// Lost nodes may still have workers, so no round begins.
     Fenced {
@@ -104,32 +107,31 @@ impl fmt::Display for Pending {
                 f.write_str(", which may still run workers. ")?;
                 let lease = lease.as_secs_f64();
                 match nodes.as_slice() {
-                    [node] if *more == 0 && !node.is_plural() => {
-                        write!(
-                            f,
-                            "The job continues without it {lease} s after its last message if at least half of the \
-                             round's nodes are connected; to continue now, stop its launcher"
-                        )?;
-                        node.rank
-                            .map_or(Ok(()), |rank| write!(f, " or start a replacement with node rank {rank}"))
-                    }
-                    _ => {
-                        write!(
-                            f,
-                            "The job continues without them {lease} s after their last messages if at least half of \
-                             the round's nodes are connected; to continue now, stop their launchers"
-                        )?;
-                        // A replacement is known by the rank that it asks for.
-                        match nodes.iter().all(|node| node.rank.is_some()) {
-                            true => f.write_str(" or start replacements with their node ranks"),
-                            false => Ok(()),
-                        }
-                    }
+                    [node] if *more == 0 && !node.is_plural() => write!(
+                        f,
+                        "The job continues without it {lease} s after its last message if at least half of the \
+                         round's nodes are connected; to continue now, stop its launcher"
+                    ),
+                    _ => write!(
+                        f,
+                        "The job continues without them {lease} s after their last messages if at least half of the \
+                         round's nodes are connected; to continue now, stop their launchers"
+                    ),
                 }
             }
-            Self::Spare { nodes } => {
+            Self::Spare { nodes, lacking: 0 } => {
                 let nodes = counted(*nodes, "node");
                 write!(f, "the job runs on {nodes}; this node is a spare and joins when a node rank is free")
+            }
+            Self::Spare { nodes, lacking } => {
+                let nodes = counted(*nodes, "node");
+                let (more, joins) =
+                    (counted(*lacking, "more node"), if *lacking == 1 { "joins" } else { "join" });
+                write!(
+                    f,
+                    "the job runs on {nodes}; this node joins when {more} {joins}, because the job grows by whole node \
+                     units only, or when a node rank is free"
+                )
             }
             Self::OtherJob { point } => write!(
                 f,
@@ -180,6 +182,19 @@ mod tests {
         assert!(unknown.starts_with(start), "{unknown}");
         let node_id = crate::NodeId("a".into());
         let known = NodeName { rank: Some(NodeRank(5)), node_id, ..NodeName::of_unknown_members(Round(3)) };
-        assert!(pending(known).ends_with("start a replacement with node rank 5"));
+        assert!(pending(known).ends_with("to continue now, stop its launcher"));
+    }
+
+    #[test]
+    fn a_node_that_waits_for_a_whole_unit_is_no_spare() {
+        let text = |lacking| Pending::Spare { nodes: 2, lacking }.to_string();
+        assert_eq!(
+            text(0),
+            "the job runs on 2 nodes; this node is a spare and joins when a node rank is free"
+        );
+        let end = ", because the job grows by whole node units only, or when a node rank is free";
+        for (lacking, more) in [(1, "1 more node joins"), (3, "3 more nodes join")] {
+            assert_eq!(text(lacking), format!("the job runs on 2 nodes; this node joins when {more}{end}"));
+        }
     }
 }

@@ -7,10 +7,10 @@ use syn::{
     visit::{self, Visit},
 };
 
-/// Each constant of a string or a number, by its name and its file.
+/// The value of each constant of a string or a number, by its name and its file; `None` when it is computed.
 #[derive(Default)]
 pub(crate) struct Constants {
-    values: BTreeMap<String, BTreeMap<String, String>>,
+    values: BTreeMap<String, BTreeMap<String, Option<String>>>,
     /// The file that is being read.
     file: String,
 }
@@ -32,7 +32,7 @@ impl Constants {
         for (name, values) in &self.values {
             let placeholder = format!("{{{name}}}");
             if text.contains(&placeholder)
-                && let Some(value) = values.get(path).or_else(|| only(values))
+                && let Some(value) = values.get(path).map_or_else(|| only(values), Option::as_ref)
             {
                 text = text.replace(&placeholder, value);
             }
@@ -41,23 +41,37 @@ impl Constants {
     }
 }
 
-fn only(values: &BTreeMap<String, String>) -> Option<&String> {
-    let all: BTreeSet<&String> = values.values().collect();
-    if all.len() == 1 { all.into_iter().next() } else { None }
+fn only(values: &BTreeMap<String, Option<String>>) -> Option<&String> {
+    let all: BTreeSet<Option<&String>> = values.values().map(Option::as_ref).collect();
+    if all.len() == 1 { all.into_iter().next().flatten() } else { None }
 }
 
 impl<'ast> Visit<'ast> for Constants {
     fn visit_item_const(&mut self, item: &'ast ItemConst) {
-        if let Expr::Lit(literal) = &*item.expr {
-            let value = match &literal.lit {
+        let value = match &*item.expr {
+            Expr::Lit(literal) => match &literal.lit {
                 Lit::Str(text) if !text.value().contains('{') => Some(text.value()),
                 Lit::Int(number) => Some(number.base10_digits().to_owned()),
                 _ => None,
-            };
-            if let Some(value) = value {
-                self.values.entry(item.ident.to_string()).or_default().insert(self.file.clone(), value);
-            }
-        }
+            },
+            _ => None,
+        };
+        self.values.entry(item.ident.to_string()).or_default().insert(self.file.clone(), value);
         visit::visit_item_const(self, item);
     }
+}
+
+#[test]
+fn a_constant_is_filled_in_where_its_value_is_known() {
+    let file = |text: &str| syn::parse_file(text).unwrap();
+    let files = BTreeMap::from([
+        ("a.rs".to_owned(), file("const MAX: u32 = 8; const NAME: &str = \"x\"; const SIZE: u32 = 4_096;")),
+        ("b.rs".to_owned(), file("const MAX: u32 = 1 << 20;")),
+        ("c.rs".to_owned(), file("")),
+    ]);
+    let constants = Constants::of(&files);
+    let text = "{MAX} {NAME} {SIZE} {other}";
+    assert_eq!(constants.filled(text, "a.rs"), "8 x 4096 {other}");
+    assert_eq!(constants.filled(text, "b.rs"), "{MAX} x 4096 {other}", "computed there");
+    assert_eq!(constants.filled(text, "c.rs"), "{MAX} x 4096 {other}", "one of two");
 }

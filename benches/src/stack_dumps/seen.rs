@@ -133,10 +133,10 @@ mod tests {
 
     #[test]
     fn a_line_counts_when_it_is_whole_and_the_launchers() {
-        let master = "2025-11-25T04:00:00Z dlrover-run: master: hang: no rank has finished a step\n";
-        let ours = "2025-11-25T04:00:01Z dlrover-run: hang: no rank has finished a step for 2 s: rank 3";
+        let master = "2025-11-25T04:00:00Z dlrover-run: master: hang: no rank has made progress\n";
+        let ours = "2025-11-25T04:00:01Z dlrover-run: hang: no rank has made progress for 2 s: rank 3";
         assert_eq!(hang_line(&format!("{master}{ours}")), None);
-        let line = "hang: no rank has finished a step for 2 s: rank 3";
+        let line = "hang: no rank has made progress for 2 s: rank 3";
         assert_eq!(hang_line(&format!("{master}{ours}\nmore")), Some(line));
         assert_eq!(hang_line(""), None);
     }

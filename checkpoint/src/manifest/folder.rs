@@ -114,7 +114,11 @@ pub fn candidates(
     if let Tracker::Unusable(why) = &folder.tracker {
         passed.push(why.clone());
     }
-    let Some(newest) = newest else { return (Vec::new(), passed) };
+    let Some(newest) = newest else {
+        passed
+            .extend(folder.unusable.iter().map(|(step, why)| format!("the manifest of step {step}: {why}")));
+        return (Vec::new(), passed);
+    };
     let mut found = Vec::new();
     let tracked = folder.tracker == Tracker::Step(newest);
     if !folder.manifests.contains_key(&newest) {

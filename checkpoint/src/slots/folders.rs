@@ -273,7 +273,7 @@ impl Saver {
                 self.delete_old(dir, step);
             }
             Err(error) => {
-                self.warn(format!("step {step} in {dir} has no manifest: {error}"));
+                self.warn(format!("step {step} in {dir} is not complete on disk: {error}"));
                 self.fail_commit(dir.clone(), step, error);
             }
         }

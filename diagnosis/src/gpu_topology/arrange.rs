@@ -183,7 +183,7 @@ fn left_out(busy: GpuSet, taken: GpuSet) -> String {
         (!set.is_empty()).then(|| format!("GPU{many} {set} {why}"))
     };
     let parts: Vec<String> =
-        [part(busy, "busy"), part(taken, "taken by other launchers")].into_iter().flatten().collect();
+        [part(busy, "busy"), part(taken, "taken by another launcher")].into_iter().flatten().collect();
     if parts.is_empty() { String::new() } else { format!(" (left out: {})", parts.join(", ")) }
 }
 

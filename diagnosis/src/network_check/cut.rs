@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::counted::counted;
+
 use super::{
     Cut, FabricNames, LinkFault, LinkKind, NetworkElement,
     check_log::{CheckLog, Pair},
@@ -83,9 +85,10 @@ pub(super) fn cut(
     let mut causes: Vec<String> = elements.iter().map(|it| it.message(&log.policy.names)).collect();
     if causes.is_empty() {
         let (a, b) = never_passed(facts).next().unwrap_or_default();
+        let fails = facts.edges.get(&(a, b)).map_or(1, |edge| edge.fails);
         let names = &log.policy.names;
         let (a, b) = (names.node(a), names.node(b));
-        causes.push(format!("tests between {a} and {b} failed and never passed"));
+        causes.push(format!("{} between {a} and {b} failed, and none passed", counted(fails, "test")));
     }
     Some(Cut { left_out, message: listed(&causes) })
 }

@@ -134,8 +134,10 @@ impl Expected {
     pub(super) fn remark(self, measured_path: &MeasuredPath<'_>) -> Option<String> {
         let is_compared = self == Self::Alike && measured_path.linked.is_none() && !measured_path.is_itself;
         match &measured_path.equipment {
-            // The report says what such a test is worth.
-            _ if !is_compared || measured_path.path == Path::Host => None,
+            _ if !is_compared => None,
+            Equipment::Bus(model) if measured_path.path == Path::Unknown => Some(format!(
+                "the probe does not report the path that the bytes took, and {model} is not known to have a link"
+            )),
             Equipment::Bus(model) => {
                 Some(format!("no pair used a link, and {model} is not known to have one"))
             }

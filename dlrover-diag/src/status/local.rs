@@ -110,8 +110,8 @@ pub(super) struct Jobs {
 #[derive(Debug, PartialEq, Eq)]
 struct JobLine {
     pid: u32,
-    /// `None` before the first node has joined.
-    run_id: Option<String>,
+    /// `None`: its status is not understood.
+    run: Option<Run>,
     script: Option<String>,
 }
 
@@ -122,18 +122,22 @@ impl Jobs {
 
     /// The options by which one of them can be chosen: not by their run ids where two have the same.
     fn options(&self) -> &'static str {
-        let names: BTreeSet<_> = self.known.iter().filter_map(|job| job.run_id.as_ref()).collect();
+        let names: BTreeSet<_> =
+            self.known.iter().filter_map(|job| job.run.as_ref()?.name.as_ref()).collect();
         if names.len() == self.known.len() { "--pid or --run-id" } else { "--pid" }
     }
 }
 
 impl fmt::Display for Jobs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for JobLine { pid, run_id, script } in self.known.iter().take(MAX_NAMED) {
+        for JobLine { pid, run, script } in self.known.iter().take(MAX_NAMED) {
             write!(f, "\n  --pid {pid}")?;
-            match run_id {
-                Some(run_id) => write!(f, "  run id {}", last_lines::message(run_id))?,
-                None => f.write_str("  no node has joined yet")?,
+            match run {
+                Some(Run { name: Some(run_id), .. }) => {
+                    write!(f, "  run id {}", last_lines::message(run_id))?
+                }
+                Some(Run { name: None, .. }) => f.write_str("  no node has joined yet")?,
+                None => f.write_str("  its status is not understood: use the dlrover-diag of its release")?,
             }
             if let Some(script) = script {
                 write!(f, "  {}", last_lines::message(script))?;
@@ -260,13 +264,12 @@ fn jobs(found: &[Found], failures: &[LocalError]) -> Jobs {
     let mut known: Vec<JobLine> = Vec::new();
     let mut runs = Vec::new();
     for Found { pid, run, .. } in found {
-        if !runs.contains(&run) {
+        if run.is_none() || !runs.contains(&run) {
             runs.push(run);
-            let run_id = run.as_ref().and_then(|run| run.name.clone());
-            known.push(JobLine { pid: *pid, run_id, script: script(*pid) });
+            known.push(JobLine { pid: *pid, run: run.clone(), script: script(*pid) });
         }
     }
-    Jobs { known, unknown: failures.iter().map(ToString::to_string).collect() }
+    Jobs { known, unknown: failures.iter().map(|error| rules::chain(error).to_string()).collect() }
 }
 
 /// The script of a launcher, from its command line.
@@ -356,7 +359,8 @@ mod tests {
     use super::*;
 
     fn job(pid: u32, run_id: &str, script: &str) -> JobLine {
-        JobLine { pid, run_id: Some(run_id.to_owned()), script: Some(script.to_owned()) }
+        let run = Run { name: Some(run_id.to_owned()), epoch: "1".to_owned() };
+        JobLine { pid, run: Some(run), script: Some(script.to_owned()) }
     }
 
     fn here(known: Vec<JobLine>) -> Jobs {
@@ -371,9 +375,14 @@ mod tests {
             "several jobs run on this node; choose one with --pid:\n  --pid 312  run id none  train.py\n  \
              --pid 4711  run id none  -m pkg.train"
         );
-        let jobs = here(vec![job(312, "a", "train.py"), JobLine { pid: 7, run_id: None, script: None }]);
+        let jobs = here(vec![
+            job(312, "a", "train.py"),
+            JobLine { pid: 7, run: Some(Run { name: None, epoch: "2".to_owned() }), script: None },
+        ]);
         assert!(jobs.to_string().ends_with("\n  --pid 7  no node has joined yet"), "{jobs}");
         assert_eq!(jobs.options(), "--pid");
+        let other = here(vec![JobLine { pid: 7, run: None, script: None }]).to_string();
+        assert_eq!(other, "\n  --pid 7  its status is not understood: use the dlrover-diag of its release");
         let jobs: Vec<JobLine> = (0..22).map(|pid| job(pid, &pid.to_string(), "x")).collect();
         let text = LocalError::Several { jobs: here(jobs) }.to_string();
         assert!(text.contains("choose one with --pid or --run-id:\n  --pid 0 "), "{text}");

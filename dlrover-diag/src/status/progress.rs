@@ -28,7 +28,7 @@ pub(super) fn facts(status: &JobStatus) -> Vec<String> {
         let what = if hang.is_over { "last hang" } else { "HANG" };
         let ago = duration(hang.seconds_ago);
         let mut text =
-            format!("{what} {ago} ago, round {}, no step for {idle}: {}", hang.round, hang.sentence);
+            format!("{what} {ago} ago, round {}, no progress for {idle}: {}", hang.round, hang.sentence);
         if !hang.folder.is_empty() {
             text.push_str(&format!("; stacks: {}", hang.folder));
         }

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::endpoint::Endpoint;
+use crate::remedy::remedy;
 
 const ALONE: Rendezvous = Rendezvous::Loopback;
 
@@ -93,6 +94,23 @@ fn a_failed_rendezvous_has_its_own_code_with_dlrovers_master_only() {
         assert!(text.contains("--rdzv-conf=join_timeout=SECONDS"), "{text}");
         assert_eq!(text.lines().count(), 2, "what happened, and what to do: {text}");
     }
+}
+
+/// Enough nodes joined, and waited for workers of others to end: no node is missing.
+#[test]
+fn a_wait_that_no_further_node_ends_asks_for_none() {
+    let waited = Duration::from_secs(5);
+    let enough = JobFailure::TimedOut {
+        joined: 2,
+        needed: 2,
+        waited,
+        missing: None,
+        losses: Vec::new(),
+        refused: None,
+    };
+    let text =
+        remedy(&Failure::Job(enough), &Rendezvous::C10d(Endpoint { host: "host".into(), port: 1 })).unwrap();
+    assert_eq!(text, "--rdzv-conf=join_timeout=SECONDS waits longer.");
 }
 
 #[test]
@@ -218,7 +236,7 @@ fn a_node_whose_workers_failed_too_says_which_failed_before() {
 #[test]
 fn a_hang_that_was_reported_is_referred_to() {
     let settings = RunSettings { title: "t.py".into(), program: "/bin/python3".into(), max_restarts: 0 };
-    let hang = "hang: no rank has finished a step for 5 s: rank 1 is in train.py:7 next_batch; stacks of all ranks, written by the job master: /s";
+    let hang = "hang: no rank has made progress for 5 s: rank 1 is in train.py:7 next_batch; stacks of all ranks, written by the job master: /s";
     let text = |failure| {
         let report = Report { outcome: Outcome::Failed(failure), ..failed(ExitCause::Code(1), false) };
         refer_to_hang(&message(&report, &settings, &ALONE).unwrap(), hang)

@@ -132,7 +132,7 @@ super::options! {
             "How workers show progress: auto (what scripts declare, and torch's optimizer steps in Python \
              workers), or declared (only what scripts write to DLROVER_PROGRESS_FILE); docs/progress.md";
         HangTimeout = option("hang-timeout", "SECONDS", Float).default("300"),
-            "The job counts as hanging when no rank has finished a step for this long; the stacks of all ranks are taken \
+            "The job counts as hanging when no rank has made progress for this long; the stacks of all ranks are taken \
              then; 0: no hang detection [env: XPU_TIMER_HANG_TIMEOUT]";
         HangGrace = option("hang-grace", "SECONDS", Float).default("1800"),
             "How long the first step or a checkpoint may take";

@@ -253,10 +253,11 @@ fn no_such_port(cli: &Cli, flag: Flag) -> Invalid {
 
 /// Options that `DLROVER_MASTER_ADDR` overrides.
 fn warn_of_rendezvous_options(cli: &Cli, master: &Given, env: Environment<'_>, notices: &mut Vec<String>) {
-    let mut flags = vec![Flag::RdzvBackend, Flag::RdzvEndpoint, Flag::MasterAddr, Flag::MasterPort];
-    if env.get_filled("ELASTIC_JOB_NAME").is_some() {
-        flags.push(Flag::RdzvId);
+    if let Some(name) = env.get_filled("ELASTIC_JOB_NAME").filter(|_| cli.is_given(Flag::RdzvId)) {
+        let id = Given::in_variable("ELASTIC_JOB_NAME", name);
+        notices.push(format!("`{}` is ignored: `{id}` is the run id", cli.given(Flag::RdzvId)));
     }
+    let flags = [Flag::RdzvBackend, Flag::RdzvEndpoint, Flag::MasterAddr, Flag::MasterPort];
     let ignored: Vec<String> = flags
         .into_iter()
         .filter(|flag| cli.is_given(*flag))

@@ -176,7 +176,7 @@ impl From<Pending> for pb::Pending {
                     limit_millis: millis(limit),
                 })
             }
-            Pending::Spare { nodes } => Wire::Spare(pb::Spare { nodes }),
+            Pending::Spare { nodes, lacking } => Wire::Spare(pb::Spare { nodes, lacking }),
             Pending::Fenced { nodes, more, lease, waited, limit } => Wire::Fenced(pb::Fenced {
                 nodes: nodes.into_iter().map(pb::NodeName::from).collect(),
                 more,
@@ -206,7 +206,7 @@ impl TryFrom<pb::Pending> for Pending {
                 waited: Duration::from_millis(wire.waited_millis),
                 limit: Duration::from_millis(wire.limit_millis),
             },
-            Wire::Spare(pb::Spare { nodes }) => Self::Spare { nodes },
+            Wire::Spare(pb::Spare { nodes, lacking }) => Self::Spare { nodes, lacking },
             Wire::Fenced(wire) => Self::Fenced {
                 nodes: wire.nodes.into_iter().map(Into::into).collect(),
                 more: wire.more,

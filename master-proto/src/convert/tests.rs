@@ -174,7 +174,7 @@ fn every_push_survives_the_wire() {
             look_at: "l".into(),
             is_inconclusive: true,
         }),
-        Push::Pending(Pending::Spare { nodes: 4 }),
+        Push::Pending(Pending::Spare { nodes: 4, lacking: 2 }),
         Push::Pending(Pending::Fenced {
             nodes: vec![request(Some(1)).name()],
             more: 2,

@@ -1397,6 +1397,9 @@ pub struct OtherJob {
 pub struct Spare {
     #[prost(uint32, tag = "1")]
     pub nodes: u32,
+    /// Further nodes with which the job grows. 0: it has the most that it may have.
+    #[prost(uint32, tag = "2")]
+    pub lacking: u32,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]

@@ -36,7 +36,7 @@ const SLACK: Duration = Duration::from_secs(15);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SwitchboxError {
     /// There is no probe for this host, which is not a fault.
-    #[error("{NO_PROBE}; name one with --switchbox-probe, or leave --switchbox-check out")]
+    #[error("{NO_PROBE}, or leave --switchbox-check out")]
     NoProbe,
     /// The host's layout is invalid, or does not match the pairs.
     #[error("the switchbox cannot be checked: {0}")]

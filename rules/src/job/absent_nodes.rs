@@ -155,7 +155,7 @@ impl Job {
     pub(super) fn record_absent(&mut self, now: Moment, node: &NodeId, generation: GenerationId) {
         if self.absent_nodes.terms.contains_key(&generation) {
             let mut name = self.name_of(node);
-            // A replacement asks for the same rank.
+            // The rank that people know it by.
             name.rank = self.nodes.get(node).and_then(|known| known.request.wish).or(name.rank);
             self.absent_nodes.nodes.insert(node.clone(), AbsentNode { name, generation, away: now });
         }
@@ -248,15 +248,6 @@ impl Job {
             && (after >= Some(absent_node.generation.round) || !was_known)
         {
             self.absent_nodes.nodes.remove(node);
-        }
-    }
-
-    /// A newcomer asks for the rank of nodes that are absent: the start of a replacement states that they are off.
-    pub(super) fn replaces_absent(&mut self, newcomer: &NodeId) {
-        if let Some(rank) = self.nodes.get(newcomer).and_then(|known| known.request.wish) {
-            let is_replaced =
-                |node: &NodeId, absent: &AbsentNode| node != newcomer && absent.name.rank == Some(rank);
-            self.absent_nodes.nodes.retain(|node, absent| !is_replaced(node, absent));
         }
     }
 

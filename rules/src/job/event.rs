@@ -367,7 +367,8 @@ impl fmt::Display for Log {
             Self::TopologyUnusable { reason } => {
                 write!(
                     f,
-                    "warning: {reason}; node ranks follow its last usable content, or the addresses if there is none"
+                    "warning: {reason}; node ranks follow its last usable content, or are assigned without a topology \
+                     if there is none"
                 )
             }
             Self::Accelerators { node, message } => write!(f, "{node}: {message}"),
@@ -392,7 +393,7 @@ impl fmt::Display for Log {
             Self::Checkpoint(note) => checkpoint(note, f),
             Self::HangHeld { idle, rank } => f.write_str(&super::hangs::held_message(*idle, *rank)),
             Self::HangOver { idle } => {
-                write!(f, "training continues; no rank had finished a step for {} s", idle.as_secs())
+                write!(f, "training continues; no rank had made progress for {} s", idle.as_secs())
             }
             Self::SlowRank { rank, permille } => write!(
                 f,

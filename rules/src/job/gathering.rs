@@ -40,9 +40,6 @@ impl Job {
         let known = self.nodes.get_mut(&node);
         let shards = known.map(|known| std::mem::take(&mut known.request.shards)).unwrap_or_default();
         let after = self.nodes.get(&node).and_then(|known| known.request.after);
-        if !was_known {
-            self.replaces_absent(&node);
-        }
         if self.ends_round(&node, after) {
             self.is_back_without_workers(&node, after, was_known);
             effects.extend(self.member_left(now, &node, shards));
@@ -415,7 +412,7 @@ impl Job {
     pub(super) fn on_host_silent(&mut self, now: Moment) -> Vec<Effect> {
         let Phase::Hosting { members, .. } = &self.phase else { return Vec::new() };
         let Some(host) = members.first().map(|host| host.node_id.clone()) else { return Vec::new() };
-        self.on_lost(now, &host, LossCause::Silent { timeout: self.policy.host_timeout })
+        self.on_lost(now, &host, LossCause::NoStore { timeout: self.policy.host_timeout })
     }
 
     /// Newcomers are gathered before the running group is stopped, so that many of them cost one restart. A job that

@@ -391,7 +391,7 @@ fn named_nodes(world: &World, suspects: &[Suspect]) -> Vec<NodeId> {
 #[must_use]
 pub(super) fn held_message(idle: Duration, rank: Rank) -> String {
     format!(
-        "no rank has finished a step for {} s, but rank {rank} is writing a checkpoint; not a hang yet",
+        "no rank has made progress for {} s, but rank {rank} is writing a checkpoint; not a hang yet",
         idle.as_secs()
     )
 }

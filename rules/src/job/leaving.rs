@@ -191,9 +191,10 @@ impl Job {
             LossCause::StartedAgain => Departure::StartedAgain,
             // It may come back later.
             LossCause::Slow { .. } => Departure::Announced,
-            LossCause::Disconnected { .. } | LossCause::Silent { .. } | LossCause::Replaced => {
-                Departure::Charged
-            }
+            LossCause::Disconnected { .. }
+            | LossCause::Silent { .. }
+            | LossCause::Replaced
+            | LossCause::NoStore { .. } => Departure::Charged,
         };
         // Where its machine or its rank has another launcher, it is gone itself.
         let is_off = matches!(cause, LossCause::StartedAgain | LossCause::Replaced);

@@ -17,6 +17,9 @@ use diagnosis::{moment::Moment, network_check::Probed, rng::mix};
 /// The size of the sum: 2^24 numbers of 4 bytes, as in DLRover's own test.
 const BYTES: u64 = 64 << 20;
 
+/// The most nodes that a message names.
+const NAMED: usize = 8;
+
 /// The members of a round while their bandwidth is measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Measuring {
@@ -128,11 +131,10 @@ impl Job {
     }
 
     pub(super) fn on_measuring_deadline(&mut self, now: Moment) -> Vec<Effect> {
+        let late = self.late_in_measuring();
         let Phase::Measuring(measuring) = &mut self.phase else { return Vec::new() };
         let Some(timeout) = measuring.timeout.take() else {
-            measuring.failure.get_or_insert_with(|| {
-                format!("no answer from {}", diagnosis::counted::counted(measuring.orders.len(), "node"))
-            });
+            measuring.failure.get_or_insert_with(|| format!("no answer from {late}"));
             measuring.orders.clear();
             return self.end_if_measured(now);
         };
@@ -140,6 +142,18 @@ impl Job {
         let at = measuring.at;
         let late = measuring.orders.keys().map(|place| measuring.members[*place as usize].clone());
         late.map(|node| Effect::Push { node, push: Push::CancelCheck(at) }).collect()
+    }
+
+    /// The names of the nodes that have not answered, a few of them.
+    fn late_in_measuring(&self) -> String {
+        let Phase::Measuring(measuring) = &self.phase else { return String::new() };
+        let late = measuring.orders.keys().filter_map(|place| measuring.members.get(*place as usize));
+        let mut names: Vec<String> = late.take(NAMED).map(|node| self.name_of(node).to_string()).collect();
+        let more = measuring.orders.len().saturating_sub(NAMED);
+        if more > 0 {
+            names.push(format!("{more} more"));
+        }
+        names.join(", ")
     }
 
     fn end_if_measured(&mut self, now: Moment) -> Vec<Effect> {

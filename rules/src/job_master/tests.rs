@@ -143,7 +143,7 @@ fn gathering(joined: u32, needed: u32, waited: u64, to: &[&str]) -> Option<(Pend
 }
 
 fn spare(to: &[&str]) -> Option<(Pending, BTreeSet<NodeId>)> {
-    Some((Pending::Spare { nodes: 1 }, to.iter().map(|name| id(name)).collect()))
+    Some((Pending::Spare { nodes: 1, lacking: 0 }, to.iter().map(|name| id(name)).collect()))
 }
 
 /// `a` runs alone.

@@ -17,7 +17,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Effect, State, WorkerGroup};
 use crate::{
-    checkpoints::{CheckpointNotice, CheckpointProgress, CheckpointReport, MOST_LOSSES, RunningWrite},
+    checkpoints::{
+        CheckpointNotice, CheckpointProgress, CheckpointReport, MOST_LOSSES, NextSaver, RunningWrite,
+    },
     failure::Outcome,
     ids::Round,
     notice::Notice,
@@ -271,7 +273,15 @@ impl WorkerGroup {
         self.checkpoints.losses = self.checkpoints.losses.saturating_add(1);
         self.checkpoints.shards.clear();
         let was_asked = self.checkpoints.asked.take().is_some();
-        let notice = CheckpointNotice::SaverEnded { reason, losses: self.checkpoints.losses };
+        let next = match &self.state {
+            State::Preparing(_) | State::Running(_) if self.checkpoints.losses < MOST_LOSSES => {
+                NextSaver::AtNextSave { losses: self.checkpoints.losses }
+            }
+            State::Preparing(_) | State::Running(_) => NextSaver::NotInThisRound,
+            State::Joining { .. } | State::Stopping { .. } => NextSaver::WithNextWorkers,
+            _ => NextSaver::InNextRun,
+        };
+        let notice = CheckpointNotice::SaverEnded { reason, next };
         let mut effects = vec![Effect::Notify(Notice::Checkpoints(notice))];
         effects.extend(self.report(CheckpointReport::Closed));
         if was_asked {

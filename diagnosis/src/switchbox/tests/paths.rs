@@ -15,7 +15,7 @@ fn troubles(finding: &SwitchboxFinding) -> Vec<Option<Trouble>> {
 }
 
 const UNKNOWN_MODEL: &str = "no pair used a link, and whether this model of accelerator should have one is not known: \
-                             set --switchbox-path to the path that the bytes must take";
+                             if it should, set --switchbox-path to metaxlink or nvlink; if not, to any";
 
 #[test]
 fn where_one_pair_uses_a_link_all_must() {

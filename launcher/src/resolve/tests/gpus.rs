@@ -66,6 +66,9 @@ fn nothing_is_asked_and_nothing_changed_unless_it_is_wished() {
     assert_eq!(chosen(&host, &env, "--gpu-select=first"), (some("5,1"), vec![]));
     let (list, lines) = chosen(&host, &env, "--gpu-select-only --gpu-topology=x");
     assert_eq!((list, lines.len()), (some("5,1"), 2));
+    let (_, lines) = chosen(&eight(&[]), &[], "--gpu-select=1 --gpu-select-only --gpu-topology=x");
+    let ignored = |line: &&String| line.ends_with("is ignored: requires --gpu-select=topology or pack");
+    assert_eq!(lines.iter().filter(ignored).count(), 2, "{lines:?}");
     assert!(host.asked.borrow().is_empty());
 }
 
@@ -129,7 +132,7 @@ fn what_other_launchers_hold_is_left_out() {
     host.taken = (4..8).map(|gpu| format!("GPU-{gpu}{gpu}")).collect();
     let (list, lines) = chosen(&host, &[], "--gpu-select=pack --gpu-select-only --nproc-per-node=4");
     assert_eq!(list, some("00,11,22,33"));
-    assert!(lines[0].contains("(left out: GPUs 4,5,6,7 taken by other launchers)"), "{lines:?}");
+    assert!(lines[0].contains("(left out: GPUs 4,5,6,7 taken by another launcher)"), "{lines:?}");
 }
 
 #[test]

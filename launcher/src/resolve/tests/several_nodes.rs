@@ -95,8 +95,11 @@ fn a_masters_address_beats_the_options_of_the_rendezvous() {
     assert_eq!(plan.agent.run_id.0, "llm");
     assert_eq!(
         plan.notices,
-        ["`--rdzv-backend=etcd`, `--rdzv-endpoint=h:1`, `--master-port=5`, `--rdzv-id=j` are ignored: \
-          `DLROVER_MASTER_ADDR=http://master:50001/` is the address of the job master"]
+        [
+            "`--rdzv-id=j` is ignored: `ELASTIC_JOB_NAME=llm` is the run id",
+            "`--rdzv-backend=etcd`, `--rdzv-endpoint=h:1`, `--master-port=5` are ignored: \
+             `DLROVER_MASTER_ADDR=http://master:50001/` is the address of the job master"
+        ]
     );
     assert_eq!(plan_in(&[MASTER], "--rdzv-id=j x").agent.run_id.0, "j");
     assert_eq!(plan_in(&[MASTER], "x").agent.run_id.0, "none");

@@ -75,11 +75,18 @@ impl Facts {
                  boot; boot with a lower value"
                     .to_owned()
             }
-            (Some(user), Some(own)) if user != own && !self.may_trace => format!(
-                "process {pid} belongs to user {user}, and this program runs as user {own} without CAP_SYS_PTRACE; \
-                 run it as user {user}{or_root}, or {REMEDY}",
-                or_root = if own == 0 { "" } else { " or as root" }
-            ),
+            (Some(user), Some(own)) if user != own && !self.may_trace => {
+                // Yama refuses the user of the process, too.
+                let as_user = matches!(self.yama, None | Some(0)).then(|| format!("user {user}"));
+                let users: Vec<String> =
+                    as_user.into_iter().chain((own != 0).then(|| "root".to_owned())).collect();
+                let run_it =
+                    if users.is_empty() { String::new() } else { format!("run it as {}, or ", users.join(" or as ")) };
+                format!(
+                    "process {pid} belongs to user {user}, and this program runs as user {own} without \
+                     CAP_SYS_PTRACE; {run_it}{REMEDY}"
+                )
+            }
             _ if self.may_trace => format!(
                 "this program has CAP_SYS_PTRACE, but a security module or another user namespace denies access to \
                  process {pid}; see the kernel log and the profiles of AppArmor, SELinux and seccomp"
@@ -124,6 +131,11 @@ mod tests {
         );
         assert!(words(0, 0, false, Some(2), 0).starts_with("kernel.yama.ptrace_scope is 2; add"));
         assert!(words(1000, 0, false, None, 1000).contains("; run it as user 1000, or add CAP_SYS_PTRACE"));
+        assert!(
+            words(1000, 1001, false, Some(1), 1000)
+                .contains("CAP_SYS_PTRACE; run it as root, or add CAP_SYS_PTRACE")
+        );
+        assert!(words(1000, 0, false, Some(1), 1000).contains("without CAP_SYS_PTRACE; add CAP_SYS_PTRACE"));
         for (own_user, may_trace) in [(0, true), (0, false), (1001, false)] {
             assert!(words(0, own_user, may_trace, Some(3), 0).contains("until the next boot"));
         }

@@ -85,7 +85,7 @@ fn a_spare_is_promoted_at_once_when_a_rank_is_free() {
     assert_eq!(test.join("c"), []);
     assert_eq!(test.join("d"), []);
     let (pending, to) = test.job.pending(test.now).unwrap();
-    assert_eq!((pending, to), (Pending::Spare { nodes: 2 }, &BTreeSet::from([id("c"), id("d")])));
+    assert_eq!((pending, to), (Pending::Spare { nodes: 2, lacking: 0 }, &BTreeSet::from([id("c"), id("d")])));
     let _regroup = test.lose("a");
     assert_eq!(test.rejoin("b", 0), placed_afresh(1, &["b", "c"]), "the first that came");
     assert_eq!(test.hosted("b", 1), assignments(1, &["b", "c"]));

@@ -169,7 +169,7 @@ fn a_restart_is_a_failure_of_the_node_that_is_named() {
 fn the_job_fails_where_that_is_the_policy() {
     let mut test = Test::hanging(OnHang::Exit);
     let reason = notice(false).to_string();
-    assert!(reason.starts_with("hang: no rank has finished a step for 300 s: rank 3 is in"), "{reason}");
+    assert!(reason.starts_with("hang: no rank has made progress for 300 s: rank 3 is in"), "{reason}");
     let failed = JobVerdict::Failed(JobFailure::Node { node: named("b", Some(1)), reason });
     assert_eq!(
         test.judged(0, verdict(&[2, 3])),

@@ -155,7 +155,7 @@ fn joiners_beyond_the_unit_wait_as_spares() {
     assert_eq!(test.job.pending(test.now), None, "the round is not on yet");
     assert_eq!(test.hosted("a", 0), assignments(0, &["a", "b"]));
     let (pending, to) = test.job.pending(test.now).unwrap();
-    assert_eq!((pending, to), (Pending::Spare { nodes: 2 }, &BTreeSet::from([id("c")])));
+    assert_eq!((pending, to), (Pending::Spare { nodes: 2, lacking: 1 }, &BTreeSet::from([id("c")])));
     assert_eq!(test.join("d"), regrouped(0, &["a", "b"], &Regroup::Growth { nodes: 2 }), "two make a unit");
 }
 
@@ -371,7 +371,7 @@ fn only_the_host_of_this_round_opens_its_store() {
 
 #[test]
 fn a_silent_host_is_lost_and_does_not_delay_the_others() {
-    let silent = "no heartbeat for 60 s";
+    let silent = "it did not open the store of the workers within 60 s";
     let mut test = Test::new(policy(), terms(2, 2));
     assert_eq!(test.join_as("a", 0), []);
     assert_eq!(test.at(590).join_as("b", 1), placed(0, &["a", "b"]));

@@ -6,7 +6,7 @@ use checkpoint::{
 };
 
 use super::*;
-use crate::checkpoints::{CheckpointNotice, CheckpointReport};
+use crate::checkpoints::{CheckpointNotice, CheckpointReport, NextSaver};
 
 fn at(secs: u64) -> Moment {
     Moment::at_secs(secs)
@@ -179,7 +179,10 @@ fn a_saver_that_dies_is_started_again_with_the_next_workers() {
     let reason = "killed by SIGKILL".to_owned();
     assert_eq!(
         group.handle(at(2), Event::SaverEnded { reason: reason.clone() }),
-        [notify(CheckpointNotice::SaverEnded { reason, losses: 1 }), report(CheckpointReport::Closed)]
+        [
+            notify(CheckpointNotice::SaverEnded { reason, next: NextSaver::AtNextSave { losses: 1 } }),
+            report(CheckpointReport::Closed)
+        ]
     );
     let _stop = group.handle(at(10), exited(0, 0, CODE));
     assert_eq!(group.handle(at(11), gone(0)), [join(1, Some(0))], "there is nothing to wait for");
@@ -241,7 +244,7 @@ fn a_saver_that_dies_while_it_is_asked_holds_nothing_up() {
     let mut group = restarting();
     let reason = "killed by SIGKILL".to_owned();
     let expected = [
-        notify(CheckpointNotice::SaverEnded { reason: reason.clone(), losses: 1 }),
+        notify(CheckpointNotice::SaverEnded { reason: reason.clone(), next: NextSaver::WithNextWorkers }),
         report(CheckpointReport::Closed),
         join(1, Some(0)),
     ];

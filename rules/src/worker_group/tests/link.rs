@@ -78,7 +78,7 @@ fn a_store_that_cannot_be_opened_ends_the_run() {
 
 #[test]
 fn the_reason_of_a_pending_assignment_is_shown() {
-    let pending = Pending::Spare { nodes: 2 };
+    let pending = Pending::Spare { nodes: 2, lacking: 0 };
     let told = [Effect::Notify(Notice::Pending(pending.clone()))];
     assert_eq!(joining(0).handle(Moment::START, Event::Pushed(Push::Pending(pending))), told);
 }

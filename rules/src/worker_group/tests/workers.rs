@@ -310,7 +310,7 @@ fn a_late_message_of_an_old_round_is_ignored() {
         Event::CannotStart { round: Round(0), local_rank: LocalRank(0), reason: "r".into() },
         Event::CannotPrepare { round: Round(0), reason: "r".into() },
         Event::Pushed(Push::Host { round: Round(1), fresh_port: false }),
-        Event::Pushed(Push::Pending(Pending::Spare { nodes: 2 })),
+        Event::Pushed(Push::Pending(Pending::Spare { nodes: 2, lacking: 0 })),
     ] {
         let before = group.clone();
         assert_eq!(group.handle(Moment::START, late.clone()), [], "{late:?}");

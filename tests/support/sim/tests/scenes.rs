@@ -43,7 +43,7 @@ fn attempts(report: &Report, slot: usize) -> Vec<u32> {
 }
 
 fn losses(report: &Report) -> Vec<&String> {
-    report.log.iter().filter(|line| line.contains("replacements used for this node rank")).collect()
+    report.log.iter().filter(|line| line.contains(" used for this node rank)")).collect()
 }
 
 fn elastic(min: u32, max: u32, nodes: u32) -> Plan {
