@@ -361,7 +361,7 @@ impl<E: From<Event>> MasterConnection<E> {
         if self.connector.has_token() && !is_token_required && !std::mem::replace(&mut self.is_warned, true) {
             warn!(
                 "this node has a job token, and the job master at {} requires none: unless it requires certificates \
-                 (--tls-client-ca), any host that reaches it can join the job; set DLROVER_JOB_TOKEN for the process that serves it",
+                 (--tls-client-ca; dlrover-run: --tls-ca), any host that reaches it can join the job; set DLROVER_JOB_TOKEN for the process that serves it",
                 self.connector
             );
         }

@@ -225,7 +225,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let usual = || usual(StackFolder::Shared(root.path().to_owned())).map_err(|error| error.to_string());
         let path = root.path().display();
-        assert_eq!(usual(), Err(format!("{path} has no file RANK-WORLDSIZE.stacktrace")));
+        let name_it = "name the directory of the stacks with --path";
+        assert_eq!(usual(), Err(format!("{path} has no file RANK-WORLDSIZE.stacktrace; {name_it}")));
+        let missing = super::usual(StackFolder::Shared("/nowhere/at/all".into())).unwrap_err().to_string();
+        assert_eq!(missing, format!("/nowhere/at/all cannot be read; {name_it}"));
         let [one, other, empty] = ["a", "b", "c"].map(|job| root.path().join(job));
         for folder in [&one, &other, &empty] {
             fs::create_dir(folder).unwrap();

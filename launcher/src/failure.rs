@@ -178,9 +178,10 @@ fn workers_failed(report: &Report, group: &GroupFailure, settings: &RunSettings)
     let has_logs =
         report.workers.values().any(|worker| worker.stdout_log.is_some() || worker.stderr_log.is_some());
     match &report.run_dir {
-        // Where the files could not be read in time, nothing is known of the workers.
-        Some(folder) if has_logs || report.workers.is_empty() => {
-            text.push_str(&format!("  all logs: {}\n", folder.display()))
+        Some(folder) if has_logs => text.push_str(&format!("  all logs: {}\n", folder.display())),
+        // The files could not be read in time, so which there are is not known.
+        Some(folder) if report.workers.is_empty() => {
+            text.push_str(&format!("  log directory: {}\n", folder.display()))
         }
         Some(_) | None => {
             text.push_str("  no output was kept in files; --tee=3 --log-dir=DIR keeps all of it\n")

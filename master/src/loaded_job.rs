@@ -275,6 +275,13 @@ mod tests {
         let given = Policy { has_topology: !kept.has_topology, is_open: !kept.is_open, ..kept.clone() };
         let lines = ignored_options(&given, &kept);
         assert_eq!(lines.len(), 2, "{lines:?}");
-        assert!(lines[0].contains("--topology-config") && lines[1].contains("job token"), "{lines:?}");
+        assert!(
+            lines[0].contains("--topology-config is ignored") && lines[1].contains("job token"),
+            "{lines:?}"
+        );
+        let (with, without) =
+            (Policy { has_topology: true, ..kept.clone() }, Policy { has_topology: false, ..kept });
+        let lines = ignored_options(&without, &with);
+        assert!(lines[0].contains("no topology orders the node ranks of further rounds"), "{lines:?}");
     }
 }

@@ -104,6 +104,9 @@ async fn files_that_cannot_be_used_are_named() {
     let good = files(dir.path(), &Ca::new());
     let half = refused(TlsFiles { key: None, ..good.clone() }).await;
     assert!(half.contains("give both --tls-cert and --tls-key"), "{half}");
+    let only_ca = TlsFiles { cert: None, key: None, ca: Some(dir.path().join("ca")) };
+    let only_ca = refused(only_ca).await;
+    assert!(only_ca.contains("--tls-client-ca") && only_ca.contains("needs a certificate"), "{only_ca}");
     let none = refused(TlsFiles { key: Some(dir.path().join("none")), ..good.clone() }).await;
     assert!(none.contains("cannot read --tls-key") && none.contains("none"), "{none}");
     fs::write(dir.path().join("key"), "no key").unwrap();

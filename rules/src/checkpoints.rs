@@ -58,10 +58,12 @@ pub enum NextSaver {
     AtNextSave { losses: u32 },
     /// None in this round, which has lost [`MOST_LOSSES`].
     NotInThisRound,
-    /// There are no workers now.
+    /// Workers of this node are stopped, and started again in the next round.
     WithNextWorkers,
     /// The run is over.
     InNextRun,
+    /// Workers have ended, and whether they are started again is not known yet.
+    Unknown,
 }
 
 /// A message about checkpoints on this node.
@@ -96,6 +98,7 @@ impl fmt::Display for NextSaver {
             ),
             Self::WithNextWorkers => f.write_str("another saver is started when workers start again"),
             Self::InNextRun => f.write_str("the next run loads the newest step that is complete on disk"),
+            Self::Unknown => f.write_str("another saver is started if workers start again"),
         }
     }
 }
@@ -112,8 +115,8 @@ impl fmt::Display for CheckpointNotice {
             }
             Self::NoState { waited } => write!(
                 f,
-                "checkpoints: the saver did not answer within {} s; workers restore what other nodes have in memory, or \
-                 from disk",
+                "checkpoints: the saver did not answer within {} s; workers that start again restore what other nodes \
+                 have in memory, or from disk",
                 waited.as_secs()
             ),
             Self::Saving { limit } => write!(

@@ -412,10 +412,10 @@ impl Job {
                     limit: terms.join_timeout,
                 }
             }
-            Phase::Running { world, grow_at: None, .. } => {
+            Phase::Running { world, succeeded, grow_at: None } => {
                 let terms = self.terms.as_ref()?;
                 let nodes = count(world.members.len());
-                let may_grow = nodes < terms.most();
+                let may_grow = succeeded.is_empty() && nodes < terms.most();
                 let lacking = if may_grow {
                     terms.node_unit.max(1).saturating_sub(count(self.waiting.len()))
                 } else {

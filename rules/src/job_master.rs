@@ -322,10 +322,13 @@ impl JobMaster {
             self.pending_schedule.due = Some(again);
             return;
         }
-        // A spare is notified once.
+        // A spare is notified once, and again when other nodes are needed.
         let mut to = waiting.clone();
         let is_spare = matches!(pending, Pending::Spare { .. });
-        if is_spare && let Some((Pending::Spare { .. }, sent)) = &schedule.sent {
+        if is_spare
+            && let Some((before, sent)) = &schedule.sent
+            && before.is_same(&pending)
+        {
             to.retain(|node| !sent.contains(node));
         }
         self.pending_schedule = PendingSchedule {

@@ -33,8 +33,8 @@ pub enum Pending {
     Spare {
         /// How many nodes run.
         nodes: u32,
-        /// The number of further nodes with which the job grows. 0: it has the most that it may have, so this node is a
-        /// spare.
+        /// The number of further nodes with which the job grows. 0: it does not grow, because it has the most that
+        /// it may have or is about to end.
         lacking: u32,
     },
     /// Lost nodes may still have workers, so no round begins.

@@ -115,8 +115,9 @@ pub fn candidates(
         passed.push(why.clone());
     }
     let Some(newest) = newest else {
-        passed
-            .extend(folder.unusable.iter().map(|(step, why)| format!("the manifest of step {step}: {why}")));
+        passed.extend(
+            folder.unusable.iter().rev().map(|(step, why)| format!("the manifest of step {step}: {why}")),
+        );
         return (Vec::new(), passed);
     };
     let mut found = Vec::new();

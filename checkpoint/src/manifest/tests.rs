@@ -146,6 +146,10 @@ fn an_unusable_manifest_is_passed_over_loudly() {
     let (found, passed) = candidates(&dir(), &folder, part(0, 1, Format::Pt), None, None);
     assert_eq!(found[0].step, 3);
     assert_eq!(passed, ["the manifest of step 5: it is of step 4"]);
+    folder.manifests.clear();
+    folder.tracker = Tracker::Missing;
+    let (found, passed) = candidates(&dir(), &folder, part(0, 1, Format::Pt), None, None);
+    assert_eq!((found.len(), &passed[..]), (0, &["the manifest of step 5: it is of step 4".to_owned()][..]));
 }
 
 #[test]

@@ -241,6 +241,9 @@ fn a_hang_that_was_reported_is_referred_to() {
         let report = Report { outcome: Outcome::Failed(failure), ..failed(ExitCause::Code(1), false) };
         refer_to_hang(&message(&report, &settings, &ALONE).unwrap(), hang)
     };
+    let without =
+        remedy(&Failure::Hang { reason: "hang: no rank has made progress for 5 s: x".into() }, &ALONE);
+    assert_eq!(without.as_deref(), Some("--max-restarts=N lets such a job restart."), "there are no stacks");
     let own = text(Failure::Hang { reason: hang.into() });
     assert!(
         own.starts_with("dlrover-run: error: the job hung, as reported above\n  --max-restarts=N "),

@@ -1397,7 +1397,7 @@ pub struct OtherJob {
 pub struct Spare {
     #[prost(uint32, tag = "1")]
     pub nodes: u32,
-    /// Further nodes with which the job grows. 0: it has the most that it may have.
+    /// Further nodes with which the job grows. 0: it does not grow.
     #[prost(uint32, tag = "2")]
     pub lacking: u32,
 }

@@ -384,6 +384,7 @@ async fn the_host_probe_measures_memory_and_is_no_link() {
     let (found, lines) = check(task).await;
     let finding = found.unwrap();
     assert_eq!((finding.status(), finding.good()), (SwitchboxStatus::Ok, 4), "{lines:?}");
+    assert_eq!(finding.remarks, Vec::<String>::new(), "no accelerator took part");
     for pair in &finding.pairs {
         assert_eq!((pair.path, pair.values.len()), (Way::Host, 5), "{pair:?}");
         assert!(

@@ -15,7 +15,7 @@ use checkpoint::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Effect, State, WorkerGroup};
+use super::{Effect, State, WorkerGroup, stopping::AfterStop};
 use crate::{
     checkpoints::{
         CheckpointNotice, CheckpointProgress, CheckpointReport, MOST_LOSSES, NextSaver, RunningWrite,
@@ -273,15 +273,7 @@ impl WorkerGroup {
         self.checkpoints.losses = self.checkpoints.losses.saturating_add(1);
         self.checkpoints.shards.clear();
         let was_asked = self.checkpoints.asked.take().is_some();
-        let next = match &self.state {
-            State::Preparing(_) | State::Running(_) if self.checkpoints.losses < MOST_LOSSES => {
-                NextSaver::AtNextSave { losses: self.checkpoints.losses }
-            }
-            State::Preparing(_) | State::Running(_) => NextSaver::NotInThisRound,
-            State::Joining { .. } | State::Stopping { .. } => NextSaver::WithNextWorkers,
-            _ => NextSaver::InNextRun,
-        };
-        let notice = CheckpointNotice::SaverEnded { reason, next };
+        let notice = CheckpointNotice::SaverEnded { reason, next: self.next_saver() };
         let mut effects = vec![Effect::Notify(Notice::Checkpoints(notice))];
         effects.extend(self.report(CheckpointReport::Closed));
         if was_asked {
@@ -289,6 +281,30 @@ impl WorkerGroup {
         }
         effects.extend(self.end_saving());
         effects
+    }
+
+    fn next_saver(&self) -> NextSaver {
+        match &self.state {
+            State::Preparing(_) | State::Running(_) if self.checkpoints.losses >= MOST_LOSSES => {
+                NextSaver::NotInThisRound
+            }
+            State::Preparing(_) | State::Running(_) => {
+                NextSaver::AtNextSave { losses: self.checkpoints.losses }
+            }
+            State::Joining { .. } | State::Stopping { then: AfterStop::Rejoin(_), .. } => {
+                NextSaver::WithNextWorkers
+            }
+            State::Stopping { then: AfterStop::End(outcome), .. } if *outcome != Outcome::Succeeded => {
+                NextSaver::InNextRun
+            }
+            State::Leaving { is_farewell: true, .. } | State::Saving { .. } | State::Done => {
+                NextSaver::InNextRun
+            }
+            // A failure may turn out to be secondary, and a node that is done starts again with the others.
+            State::Stopping { .. } | State::AwaitingRootCause { .. } | State::Leaving { .. } => {
+                NextSaver::Unknown
+            }
+        }
     }
 
     pub(super) fn on_checkpoint_order(&mut self, now: Moment, order: Order) -> Vec<Effect> {

@@ -82,7 +82,7 @@ fn a_node_with_too_few_good_channels_is_excluded_and_tainted_for_its_switchbox()
         "switchbox check: pair 6:7 (GPU 6 -> GPU 7): dead, 0 MB/s",
         "switchbox check: 1 of 4 pairs good, 2 needed: node fault, ",
         "excluded by the network check (local-fault): switchbox: 1 of 4 pairs good, 2 needed; ",
-        "Check first: the optical modules and cables",
+        "Check first: the accelerators' driver, and the optical modules and cables",
     ] {
         assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);
     }

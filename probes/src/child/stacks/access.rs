@@ -77,7 +77,7 @@ impl Facts {
             }
             (Some(user), Some(own)) if user != own && !self.may_trace => {
                 // Yama refuses the user of the process, too.
-                let as_user = matches!(self.yama, None | Some(0)).then(|| format!("user {user}"));
+                let as_user = (matches!(self.yama, None | Some(0)) && user != 0).then(|| format!("user {user}"));
                 let users: Vec<String> =
                     as_user.into_iter().chain((own != 0).then(|| "root".to_owned())).collect();
                 let run_it =
@@ -136,6 +136,9 @@ mod tests {
                 .contains("CAP_SYS_PTRACE; run it as root, or add CAP_SYS_PTRACE")
         );
         assert!(words(1000, 0, false, Some(1), 1000).contains("without CAP_SYS_PTRACE; add CAP_SYS_PTRACE"));
+        assert!(
+            words(0, 1001, false, None, 0).contains("CAP_SYS_PTRACE; run it as root, or add CAP_SYS_PTRACE")
+        );
         for (own_user, may_trace) in [(0, true), (0, false), (1001, false)] {
             assert!(words(0, own_user, may_trace, Some(3), 0).contains("until the next boot"));
         }

@@ -44,7 +44,7 @@ async fn another_users_process_is_refused_with_the_remedy() {
     let [note] = &dumps[0].notes[..] else { panic!("{dumps:?}") };
     let why = format!(
         "stacks: permission denied (EACCES): process {} belongs to user 0, and this program runs as user 65534 without \
-         CAP_SYS_PTRACE; run it as user 0 or as root, or add CAP_SYS_PTRACE (in Kubernetes: \
+         CAP_SYS_PTRACE; run it as root, or add CAP_SYS_PTRACE (in Kubernetes: \
          securityContext.capabilities.add: [SYS_PTRACE])",
         python.pid()
     );

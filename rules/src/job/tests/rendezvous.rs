@@ -160,6 +160,16 @@ fn joiners_beyond_the_unit_wait_as_spares() {
 }
 
 #[test]
+fn a_job_that_is_about_to_end_asks_for_no_further_nodes() {
+    let mut test = Test::new(policy(), Terms { node_unit: 2, last_call: Duration::ZERO, ..terms(2, 4) });
+    let _ = (test.join("a"), test.join("b"), test.hosted("a", 0));
+    let _ = test.succeed("a", 0);
+    let _ = test.join("c");
+    let (pending, _) = test.job.pending(test.now).unwrap();
+    assert_eq!(pending, Pending::Spare { nodes: 2, lacking: 0 });
+}
+
+#[test]
 fn wishes_order_the_nodes_and_the_rest_follow_by_address_with_dense_ranks() {
     let mut test = Test::new(policy(), terms(4, 4));
     assert_eq!(test.join("d"), []);

@@ -330,6 +330,18 @@ fn a_run_that_succeeded_ends_when_what_is_queued_is_on_disk() {
     );
 }
 
+#[test]
+fn a_saver_that_dies_at_the_end_of_the_run_has_no_successor() {
+    let mut group = saving(0);
+    let _stop = group.handle(at(10), exited(0, 0, OK));
+    let _gone = group.handle(at(10), gone(0));
+    let _saving = group.handle(at(11), job_succeeded());
+    let reason = "killed by SIGKILL".to_owned();
+    let effects = group.handle(at(12), Event::SaverEnded { reason: reason.clone() });
+    assert_eq!(effects[0], notify(CheckpointNotice::SaverEnded { reason, next: NextSaver::InNextRun }));
+    assert_eq!(effects.last(), Some(&finished(Outcome::Succeeded)));
+}
+
 /// No step counts without its word.
 #[test]
 fn an_end_without_a_job_master_waits_for_no_disk() {

@@ -391,7 +391,7 @@ fn payloads() -> Vec<Payload> {
             nodes: 3,
             why: "w".into(),
         })),
-        Push::Pending(Pending::Spare { nodes: 4, lacking: 0 }),
+        Push::Pending(Pending::Spare { nodes: 4, lacking: 2 }),
         Push::Check(order),
         Push::CancelCheck(CheckRound { check: 1, round: 2 }),
         Push::Excluded(exclusion),
