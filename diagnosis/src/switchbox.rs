@@ -45,8 +45,8 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The message when no probe fits this host.
 pub const NO_PROBE: &str = "no switchbox probe on this host: found neither MetaX's tool or driver nor an NVIDIA device \
-                            that this program can use; name one with --switchbox-probe (cuda: its messages say what \
-                            NVIDIA's driver reports)";
+                            that this program can use; choose a probe with --switchbox-probe \
+                            (--switchbox-probe=cuda says what NVIDIA's driver reports)";
 
 /// What is measured, and how much of it must be good.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

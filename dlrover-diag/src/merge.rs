@@ -56,8 +56,8 @@ enum MergeError {
     Read(PathBuf, #[source] io::Error),
     #[error("{} has no file RANK-WORLDSIZE.stacktrace", .0.display())]
     Empty(PathBuf),
-    #[error("{} cannot be read; name the directory of the stacks with --path", .0.display())]
-    DefaultRead(PathBuf, #[source] io::Error),
+    #[error("{} cannot be read: {error}; name the directory of the stacks with --path", path.display())]
+    DefaultRead { path: PathBuf, error: io::Error },
     #[error(
         "{} has no file RANK-WORLDSIZE.stacktrace; name the directory of the stacks with --path",
         .0.display()
@@ -105,7 +105,8 @@ fn usual(folder: StackFolder) -> Result<PathBuf, MergeError> {
     if has_dumps(&path) {
         return Ok(path);
     }
-    let entries = fs::read_dir(&path).map_err(|error| MergeError::DefaultRead(path.clone(), error))?;
+    let entries =
+        fs::read_dir(&path).map_err(|error| MergeError::DefaultRead { path: path.clone(), error })?;
     let folders = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_dir());
     let mut of_jobs: Vec<PathBuf> = folders.filter(|path| has_dumps(path)).take(MAX_JOBS + 1).collect();
     of_jobs.sort_unstable();
@@ -228,7 +229,10 @@ mod tests {
         let name_it = "name the directory of the stacks with --path";
         assert_eq!(usual(), Err(format!("{path} has no file RANK-WORLDSIZE.stacktrace; {name_it}")));
         let missing = super::usual(StackFolder::Shared("/nowhere/at/all".into())).unwrap_err().to_string();
-        assert_eq!(missing, format!("/nowhere/at/all cannot be read; {name_it}"));
+        assert_eq!(
+            missing,
+            format!("/nowhere/at/all cannot be read: No such file or directory (os error 2); {name_it}")
+        );
         let [one, other, empty] = ["a", "b", "c"].map(|job| root.path().join(job));
         for folder in [&one, &other, &empty] {
             fs::create_dir(folder).unwrap();

@@ -114,6 +114,7 @@ fn without_a_probe_the_message_names_the_option() {
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let said = text(&output.stderr);
-    let end = "; name one with --switchbox-probe (cuda: its messages say what NVIDIA's driver reports)";
+    let end =
+        "; choose a probe with --switchbox-probe (--switchbox-probe=cuda says what NVIDIA's driver reports)";
     assert!(said.trim_end().ends_with(end), "{said}");
 }

@@ -76,7 +76,7 @@ pub(crate) enum BadList {
     Twice { entry: String },
     #[error("this node has no GPU {entry} (GPUs found: {size})")]
     Unknown { entry: String, size: usize },
-    #[error("{entry} is not in {variable}={list}")]
+    #[error("{entry} is not visible with {variable}={list}")]
     NotAllowed { entry: String, variable: &'static str, list: String },
     #[error("{entry} cannot be used: {why}")]
     Unusable { entry: String, why: String },

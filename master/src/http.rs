@@ -58,7 +58,10 @@ pub enum HttpError {
 /// What to do: another port helps where this one is taken or reserved, and not where the address is wrong.
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied => "free it, or choose another port",
+        io::ErrorKind::AddrInUse => "free it, or choose another port",
+        io::ErrorKind::PermissionDenied => {
+            "choose another port: those below 1024 are reserved for root by default"
+        }
         _ => "--http takes an address of this host, such as 127.0.0.1:9090 or [::]:9090",
     }
 }

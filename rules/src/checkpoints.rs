@@ -115,8 +115,8 @@ impl fmt::Display for CheckpointNotice {
             }
             Self::NoState { waited } => write!(
                 f,
-                "checkpoints: the saver did not answer within {} s; workers that start again restore what other nodes \
-                 have in memory, or from disk",
+                "checkpoints: the saver did not answer within {} s; workers that start again restore from the \
+                 memory of other nodes, or from disk",
                 waited.as_secs()
             ),
             Self::Saving { limit } => write!(
@@ -132,7 +132,7 @@ impl fmt::Display for CheckpointNotice {
             Self::NoSaver { dir, step } => write!(
                 f,
                 "checkpoints: this node cannot write the manifest of step {step} in {dir}, because it has no saver; \
-                 the job master asks another node, if there is one"
+                 the job master may ask another node"
             ),
         }
     }

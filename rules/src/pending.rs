@@ -110,12 +110,14 @@ impl fmt::Display for Pending {
                     [node] if *more == 0 && !node.is_plural() => write!(
                         f,
                         "The job continues without it {lease} s after its last message if at least half of the \
-                         round's nodes are connected; to continue now, stop its launcher"
+                         round's nodes are connected; where its host still reaches the job master, the end of its launcher \
+                         ends the wait"
                     ),
                     _ => write!(
                         f,
                         "The job continues without them {lease} s after their last messages if at least half of the \
-                         round's nodes are connected; to continue now, stop their launchers"
+                         round's nodes are connected; where their hosts still reach the job master, the end of their \
+                         launchers ends the wait"
                     ),
                 }
             }
@@ -129,8 +131,8 @@ impl fmt::Display for Pending {
                     (counted(*lacking, "more node"), if *lacking == 1 { "joins" } else { "join" });
                 write!(
                     f,
-                    "the job runs on {nodes}; this node joins when {more} {joins}, because the job grows by whole node \
-                     units only, or when a node rank is free"
+                    "the job runs on {nodes}; this node joins when a node rank is free, or when {more} {joins}: the job \
+                     grows by whole node units only"
                 )
             }
             Self::OtherJob { point } => write!(
@@ -182,7 +184,9 @@ mod tests {
         assert!(unknown.starts_with(start), "{unknown}");
         let node_id = crate::NodeId("a".into());
         let known = NodeName { rank: Some(NodeRank(5)), node_id, ..NodeName::of_unknown_members(Round(3)) };
-        assert!(pending(known).ends_with("to continue now, stop its launcher"));
+        assert!(
+            pending(known).ends_with("still reaches the job master, the end of its launcher ends the wait")
+        );
     }
 
     #[test]
@@ -192,9 +196,9 @@ mod tests {
             text(0),
             "the job runs on 2 nodes; this node is a spare and joins when a node rank is free"
         );
-        let end = ", because the job grows by whole node units only, or when a node rank is free";
+        let start = "the job runs on 2 nodes; this node joins when a node rank is free, or when";
         for (lacking, more) in [(1, "1 more node joins"), (3, "3 more nodes join")] {
-            assert_eq!(text(lacking), format!("the job runs on 2 nodes; this node joins when {more}{end}"));
+            assert_eq!(text(lacking), format!("{start} {more}: the job grows by whole node units only"));
         }
     }
 }

@@ -41,8 +41,10 @@ fn a_world_is_a_multiple_of_the_node_unit() {
     let line = ["--nnodes=2:5", "--node-unit=2", "--rdzv-conf=lastcall_timeout=2"];
     let mut nodes: Vec<_> = [0, 1, 2].map(|rank| job.ranked(rank).flags(line).start()).into();
     let _two = job.await_world(2, 0);
-    let _spare =
-        job.await_output(&nodes[2], "the job runs on 2 nodes; this node joins when 1 more node joins");
+    let _spare = job.await_output(
+        &nodes[2],
+        "the job runs on 2 nodes; this node joins when a node rank is free, or when 1 more node joins",
+    );
     nodes.push(job.ranked(3).flags(line).start());
     let _four = job.await_world(4, 1);
     job.ends_well(nodes);

@@ -26,7 +26,7 @@ fn the_second_launcher_chooses_from_the_rest() {
     assert!(!third.dump(0, 0).env.contains_key("CUDA_VISIBLE_DEVICES"));
     assert!(
         third.stderr.contains(
-            "too few free GPUs: 5 requested, 4 free (left out: GPUs 0,1,2,3 taken by another launcher)"
+            "too few free GPUs: 5 requested, 4 free (left out: GPUs 0,1,2,3 taken by one or more other launchers)"
         ),
         "{}",
         third.stderr

@@ -182,8 +182,9 @@ fn left_out(busy: GpuSet, taken: GpuSet) -> String {
         let many = if set.len() == 1 { "" } else { "s" };
         (!set.is_empty()).then(|| format!("GPU{many} {set} {why}"))
     };
-    let parts: Vec<String> =
-        [part(busy, "busy"), part(taken, "taken by another launcher")].into_iter().flatten().collect();
+    let by =
+        if taken.len() == 1 { "taken by another launcher" } else { "taken by one or more other launchers" };
+    let parts: Vec<String> = [part(busy, "busy"), part(taken, by)].into_iter().flatten().collect();
     if parts.is_empty() { String::new() } else { format!(" (left out: {})", parts.join(", ")) }
 }
 

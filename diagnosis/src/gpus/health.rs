@@ -78,6 +78,7 @@ pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Healt
         return Health::Unfit(LocalFault::unanswered(inventory.hangs_at.as_deref(), reason));
     }
     let visible = visible(inventory, list);
+    let shown = visible.len();
     let mut broken = visible.iter().filter_map(|gpu| Some((gpu.index, what_is_broken(gpu)?)));
     if let Some((index, mut reason)) = broken.next() {
         let others: Vec<String> = broken.map(|(index, reason)| format!("GPU {index}: {reason}")).collect();
@@ -92,7 +93,8 @@ pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Healt
     let (denied, visible): (Vec<&Gpu>, Vec<&Gpu>) =
         visible.into_iter().partition(|gpu| gpu.trouble == Some(GpuTrouble::NotPermitted));
     let denied = denied.iter().map(|gpu| format!("GPU {}: permission denied", gpu.index));
-    let absent = terms.visible.as_ref().filter(|_| absent > 0).map(|visible| not_here(visible, absent));
+    let absent =
+        terms.visible.as_ref().filter(|_| absent > 0).map(|visible| not_here(visible, shown, absent));
     let denied: Vec<String> = denied.chain(absent).collect();
     if visible.len() < needed {
         let usable = visible.len();
@@ -141,9 +143,8 @@ fn ids(inventory: &Inventory) -> Vec<Option<String>> {
 }
 
 /// `CUDA_VISIBLE_DEVICES=0,GPU-90: no device GPU-90 here; this and all later entries are ignored (1 in all)`.
-fn not_here(VisibleList { variable, list }: &VisibleList, absent: usize) -> String {
-    let entries: Vec<&str> = list.split(',').map(str::trim).collect();
-    let first = entries.iter().rev().nth(absent - 1).copied().unwrap_or_default();
+fn not_here(VisibleList { variable, list }: &VisibleList, shown: usize, absent: usize) -> String {
+    let first = list.split(',').map(str::trim).nth(shown).unwrap_or_default();
     let first: String = first.chars().take(60).collect();
     let all: String = list.chars().take(120).collect();
     format!(

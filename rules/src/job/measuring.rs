@@ -148,12 +148,12 @@ impl Job {
     fn late_in_measuring(&self) -> String {
         let Phase::Measuring(measuring) = &self.phase else { return String::new() };
         let late = measuring.orders.keys().filter_map(|place| measuring.members.get(*place as usize));
-        let mut names: Vec<String> = late.take(NAMED).map(|node| self.name_of(node).to_string()).collect();
-        let more = measuring.orders.len().saturating_sub(NAMED);
-        if more > 0 {
-            names.push(format!("{more} more"));
+        let names: Vec<String> = late.take(NAMED).map(|node| self.name_of(node).to_string()).collect();
+        let names = names.join(", ");
+        match measuring.orders.len().saturating_sub(NAMED) {
+            0 => names,
+            more => format!("{names} and {more} more"),
         }
-        names.join(", ")
     }
 
     fn end_if_measured(&mut self, now: Moment) -> Vec<Effect> {

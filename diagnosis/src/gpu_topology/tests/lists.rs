@@ -37,7 +37,7 @@ fn busy_devices_are_excluded() {
     let refusal = arranged(&[1], &[4, 5, 6, 7], &EVERY, FOUR).unwrap_err();
     assert_eq!(
         refusal,
-        "too few free GPUs: 4 requested, 3 free (left out: GPU 1 busy, GPUs 4,5,6,7 taken by another launcher)"
+        "too few free GPUs: 4 requested, 3 free (left out: GPU 1 busy, GPUs 4,5,6,7 taken by one or more other launchers)"
     );
 }
 

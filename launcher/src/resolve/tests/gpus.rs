@@ -132,7 +132,7 @@ fn what_other_launchers_hold_is_left_out() {
     host.taken = (4..8).map(|gpu| format!("GPU-{gpu}{gpu}")).collect();
     let (list, lines) = chosen(&host, &[], "--gpu-select=pack --gpu-select-only --nproc-per-node=4");
     assert_eq!(list, some("00,11,22,33"));
-    assert!(lines[0].contains("(left out: GPUs 4,5,6,7 taken by another launcher)"), "{lines:?}");
+    assert!(lines[0].contains("(left out: GPUs 4,5,6,7 taken by one or more other launchers)"), "{lines:?}");
 }
 
 #[test]
@@ -278,12 +278,12 @@ fn a_list_is_used_as_given() {
         (&host, "", "--gpu-select=8", "this node has no GPU 8 (GPUs found: 8)"),
         (&host, "", "--gpu-select=GPU-zz", "this node has no GPU GPU-zz"),
         (&host, "", "--gpu-select=6 --nproc-per-node=2", "it names 1 GPU for 2 workers"),
-        (&host, "0,1", "--gpu-select=1,2", "2 is not in CUDA_VISIBLE_DEVICES=0,1"),
-        (&unknown, "0,1", "--gpu-select=1,4", "4 is not in CUDA_VISIBLE_DEVICES"),
-        (&unknown, "0,-1,4", "--gpu-select=4", "4 is not in CUDA_VISIBLE_DEVICES"),
-        (&unknown, "-1", "--gpu-select=GPU-11", "GPU-11 is not in CUDA_VISIBLE_DEVICES"),
-        (&unknown, "GPU-11,GPU-22", "--gpu-select=GPU-33", "GPU-33 is not in CUDA_VISIBLE_DEVICES"),
-        (&host, "MIG-1,MIG-2", "--gpu-select=MIG-2,MIG-3", "MIG-3 is not in CUDA_VISIBLE_DEVICES"),
+        (&host, "0,1", "--gpu-select=1,2", "2 is not visible with CUDA_VISIBLE_DEVICES=0,1"),
+        (&unknown, "0,1", "--gpu-select=1,4", "4 is not visible with CUDA_VISIBLE_DEVICES"),
+        (&unknown, "0,-1,4", "--gpu-select=4", "4 is not visible with CUDA_VISIBLE_DEVICES"),
+        (&unknown, "-1", "--gpu-select=GPU-11", "GPU-11 is not visible with CUDA_VISIBLE_DEVICES"),
+        (&unknown, "GPU-11,GPU-22", "--gpu-select=GPU-33", "GPU-33 is not visible with CUDA_VISIBLE_DEVICES"),
+        (&host, "MIG-1,MIG-2", "--gpu-select=MIG-2,MIG-3", "MIG-3 is not visible with CUDA_VISIBLE_DEVICES"),
         (&broken, "", "--gpu-select=0,3", "3 cannot be used: it has fallen off the bus"),
         (&broken, "", "--gpu-select=GPU-33", "GPU-33 cannot be used: it has fallen off the bus"),
         (&broken, "", "--gpu-select=4", "4 cannot be used: 2 uncorrectable ECC errors"),

@@ -98,7 +98,7 @@ pub(super) fn capture(pid: i32, maps: &[Mapping]) -> Captured {
     for (count, why) in [
         (uninterruptible, "in uninterruptible sleep"),
         (unstopped, "without a stack: not stopped within 0.3 s"),
-        (unread, "not read, because so many did not stop"),
+        (unread, "not read, because too many others did not stop"),
     ] {
         if count > 0 {
             let threads = diagnosis::counted::counted(count, "thread");
