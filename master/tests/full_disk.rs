@@ -40,7 +40,7 @@ async fn a_master_exits_on_a_full_disk_and_recovers_when_there_is_space() {
     let words = refused.to_string();
     assert!(
         words.contains("journal: ")
-            && words.contains("; the master exits")
+            && words.contains("; the master stops")
             && words.contains("Free disk space"),
         "{words}"
     );
