@@ -50,7 +50,7 @@ pub enum HttpError {
              served on 127.0.0.1"
     )]
     Address { given: String },
-    /// The port is in use, or the address does not belong to this host.
+    /// The port is in use or reserved, or the address does not belong to this host.
     #[error("cannot listen on --http {given}: {error}; {}", remedy(error))]
     Listen { given: String, error: io::Error },
 }

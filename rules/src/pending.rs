@@ -104,20 +104,25 @@ impl fmt::Display for Pending {
                 if *more > 0 {
                     write!(f, " and {more} more")?;
                 }
-                f.write_str(", which may still run workers. ")?;
                 let lease = lease.as_secs_f64();
+                // Of unknown members, and of those not named here some may be unknown, no connection is known.
                 match nodes.as_slice() {
                     [node] if *more == 0 && !node.is_plural() => write!(
                         f,
-                        "The job continues without it {lease} s after its last message if at least half of the \
-                         round's nodes are connected; where its host still reaches the job master, the end of its launcher \
-                         ends the wait"
+                        ", which may still run workers. The job continues without it {lease} s after its last message \
+                         if at least half of the round's nodes are connected. To continue sooner, stop its launcher: \
+                         the wait ends if the job master then sees the connection close"
+                    ),
+                    known if *more == 0 && !known.iter().any(NodeName::is_plural) => write!(
+                        f,
+                        ", which may still run workers. The job continues without them {lease} s after their last \
+                         messages if at least half of the round's nodes are connected. To continue sooner, stop their \
+                         launchers: the wait ends if the job master then sees the connections close"
                     ),
                     _ => write!(
                         f,
-                        "The job continues without them {lease} s after their last messages if at least half of the \
-                         round's nodes are connected; where their hosts still reach the job master, the end of their \
-                         launchers ends the wait"
+                        ", which may still run workers. The job continues without them {lease} s after their last \
+                         messages if at least half of the round's nodes are connected"
                     ),
                 }
             }
@@ -173,20 +178,26 @@ mod tests {
 
     #[test]
     fn unknown_members_are_several() {
-        let pending = |node: NodeName| {
+        let pending = |nodes: &[&NodeName], more| {
             let (lease, waited, limit) = (15, 3, 600);
             let [lease, waited, limit] = [lease, waited, limit].map(Duration::from_secs);
-            Pending::Fenced { nodes: vec![node], more: 0, lease, waited, limit }.to_string()
+            let nodes = nodes.iter().copied().cloned().collect();
+            Pending::Fenced { nodes, more, lease, waited, limit }.to_string()
         };
-        let unknown = pending(NodeName::of_unknown_members(Round(3)));
-        let start = "waited 3 s of 600 s for unknown members of round 3, which may still run workers. The job \
-                     continues without them 15 s after their last messages";
-        assert!(unknown.starts_with(start), "{unknown}");
+        let unknown = NodeName::of_unknown_members(Round(3));
+        let text = "waited 3 s of 600 s for unknown members of round 3, which may still run workers. The job \
+                    continues without them 15 s after their last messages if at least half of the round's nodes are \
+                    connected";
+        assert_eq!(pending(&[&unknown], 0), text, "no launcher of theirs is known");
         let node_id = crate::NodeId("a".into());
-        let known = NodeName { rank: Some(NodeRank(5)), node_id, ..NodeName::of_unknown_members(Round(3)) };
-        assert!(
-            pending(known).ends_with("still reaches the job master, the end of its launcher ends the wait")
-        );
+        let known = NodeName { rank: Some(NodeRank(5)), node_id, ..unknown.clone() };
+        let one = "stop its launcher: the wait ends if the job master then sees the connection close";
+        assert!(pending(&[&known], 0).ends_with(one), "{}", pending(&[&known], 0));
+        let both = "stop their launchers: the wait ends if the job master then sees the connections close";
+        assert!(pending(&[&known, &known], 0).ends_with(both), "{}", pending(&[&known, &known], 0));
+        for text in [pending(&[&known, &unknown], 0), pending(&[&known], 4)] {
+            assert!(text.ends_with(" are connected"), "{text}");
+        }
     }
 
     #[test]

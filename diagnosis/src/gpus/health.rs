@@ -93,8 +93,7 @@ pub fn judge(inventory: &Inventory, terms: &GpuTerms, waited: Duration) -> Healt
     let (denied, visible): (Vec<&Gpu>, Vec<&Gpu>) =
         visible.into_iter().partition(|gpu| gpu.trouble == Some(GpuTrouble::NotPermitted));
     let denied = denied.iter().map(|gpu| format!("GPU {}: permission denied", gpu.index));
-    let absent =
-        terms.visible.as_ref().filter(|_| absent > 0).map(|visible| not_here(visible, shown, absent));
+    let absent = terms.visible.as_ref().filter(|_| absent > 0).map(|visible| not_here(visible, shown));
     let denied: Vec<String> = denied.chain(absent).collect();
     if visible.len() < needed {
         let usable = visible.len();
@@ -143,12 +142,13 @@ fn ids(inventory: &Inventory) -> Vec<Option<String>> {
 }
 
 /// `CUDA_VISIBLE_DEVICES=0,GPU-90: no device GPU-90 here; this and all later entries are ignored (1 in all)`.
-fn not_here(VisibleList { variable, list }: &VisibleList, shown: usize, absent: usize) -> String {
+fn not_here(VisibleList { variable, list }: &VisibleList, shown: usize) -> String {
     let first = list.split(',').map(str::trim).nth(shown).unwrap_or_default();
     let first: String = first.chars().take(60).collect();
     let all: String = list.chars().take(120).collect();
+    let ignored = list.split(',').count().saturating_sub(shown);
     format!(
-        "{variable}={all}: no device {first} here; this and all later entries are ignored ({absent} in all)"
+        "{variable}={all}: no device {first} here; this and all later entries are ignored ({ignored} in all)"
     )
 }
 

@@ -213,7 +213,7 @@ fn entries_that_no_device_has_leave_too_few() {
     // An entry that names no device ends the list.
     let ended = judge(&node(4), &terms(1, Some("0,9,-1,3")), Duration::ZERO);
     let notes = vec![
-        "CUDA_VISIBLE_DEVICES=0,9,-1,3: no device 9 here; this and all later entries are ignored (1 in all)"
+        "CUDA_VISIBLE_DEVICES=0,9,-1,3: no device 9 here; this and all later entries are ignored (3 in all)"
             .to_owned(),
     ];
     assert_eq!(ended, Health::Fit { notes });
