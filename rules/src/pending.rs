@@ -105,24 +105,25 @@ impl fmt::Display for Pending {
                     write!(f, " and {more} more")?;
                 }
                 let lease = lease.as_secs_f64();
-                // Of unknown members, and of those not named here some may be unknown, no connection is known.
+                // No connection of unknown members is known, and some of those not named here may be unknown.
                 match nodes.as_slice() {
                     [node] if *more == 0 && !node.is_plural() => write!(
                         f,
                         ", which may still run workers. The job continues without it {lease} s after its last message \
-                         if at least half of the round's nodes are connected. To continue sooner, stop its launcher: \
-                         the wait ends if the job master then sees the connection close"
+                         if at least half of the round's nodes are connected. Where its host can reach the job \
+                         master, stopping its launcher ends the wait when the job master sees the connection close"
                     ),
                     known if *more == 0 && !known.iter().any(NodeName::is_plural) => write!(
                         f,
                         ", which may still run workers. The job continues without them {lease} s after their last \
-                         messages if at least half of the round's nodes are connected. To continue sooner, stop their \
-                         launchers: the wait ends if the job master then sees the connections close"
+                         messages if at least half of the round's nodes are connected. Where their hosts can reach \
+                         the job master, stopping their launchers ends the wait when the job master sees the \
+                         connections close"
                     ),
                     _ => write!(
                         f,
-                        ", which may still run workers. The job continues without them {lease} s after their last \
-                         messages if at least half of the round's nodes are connected"
+                        ", which may still run workers. The job continues without them {lease} s after the job master \
+                         last heard of them, or later, when at least half of the round's nodes are connected"
                     ),
                 }
             }
@@ -186,14 +187,14 @@ mod tests {
         };
         let unknown = NodeName::of_unknown_members(Round(3));
         let text = "waited 3 s of 600 s for unknown members of round 3, which may still run workers. The job \
-                    continues without them 15 s after their last messages if at least half of the round's nodes are \
-                    connected";
+                    continues without them 15 s after the job master last heard of them, or later, when at least \
+                    half of the round's nodes are connected";
         assert_eq!(pending(&[&unknown], 0), text, "no launcher of theirs is known");
         let node_id = crate::NodeId("a".into());
         let known = NodeName { rank: Some(NodeRank(5)), node_id, ..unknown.clone() };
-        let one = "stop its launcher: the wait ends if the job master then sees the connection close";
+        let one = "stopping its launcher ends the wait when the job master sees the connection close";
         assert!(pending(&[&known], 0).ends_with(one), "{}", pending(&[&known], 0));
-        let both = "stop their launchers: the wait ends if the job master then sees the connections close";
+        let both = "stopping their launchers ends the wait when the job master sees the connections close";
         assert!(pending(&[&known, &known], 0).ends_with(both), "{}", pending(&[&known, &known], 0));
         for text in [pending(&[&known, &unknown], 0), pending(&[&known], 4)] {
             assert!(text.ends_with(" are connected"), "{text}");

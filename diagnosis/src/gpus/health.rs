@@ -146,7 +146,7 @@ fn not_here(VisibleList { variable, list }: &VisibleList, shown: usize) -> Strin
     let first = list.split(',').map(str::trim).nth(shown).unwrap_or_default();
     let first: String = first.chars().take(60).collect();
     let all: String = list.chars().take(120).collect();
-    let ignored = list.split(',').count().saturating_sub(shown);
+    let ignored = list.split(',').skip(shown).filter(|entry| !entry.trim().is_empty()).count();
     format!(
         "{variable}={all}: no device {first} here; this and all later entries are ignored ({ignored} in all)"
     )

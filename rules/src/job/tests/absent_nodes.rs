@@ -43,8 +43,8 @@ fn no_round_begins_before_the_workers_of_a_lost_node_have_ended() {
     assert_eq!(
         pending.0.to_string(),
         "waited 0 s of 600 s for node rank 2 (host-c, 10.0.0.3), which may still run workers. The job continues without it 15 \
-         s after its last message if at least half of the round's nodes are connected. To continue sooner, stop its \
-         launcher: the wait ends if the job master then sees the connection close"
+         s after its last message if at least half of the round's nodes are connected. Where its host can reach the job \
+         master, stopping its launcher ends the wait when the job master sees the connection close"
     );
     assert_eq!(test.send(workers_gone(&["c"])), placed_afresh(1, &["a", "b"]));
     assert_eq!(absent(&test), []);
