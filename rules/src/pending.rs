@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use diagnosis::counted::counted;
+use diagnosis::counted::{counted, named_and_more};
 use serde::{Deserialize, Serialize};
 
 use crate::{missing::Missing, node::NodeName};
@@ -97,13 +97,8 @@ impl fmt::Display for Pending {
                 write!(f, " ({} s of {} s)", waited.as_secs(), limit.as_secs_f64())
             }
             Self::Fenced { nodes, more, lease, waited, limit } => {
-                write!(f, "waited {} s of {} s for ", waited.as_secs(), limit.as_secs_f64())?;
-                for (number, node) in nodes.iter().enumerate() {
-                    write!(f, "{}{node}", if number > 0 { ", " } else { "" })?;
-                }
-                if *more > 0 {
-                    write!(f, " and {more} more")?;
-                }
+                let names = named_and_more(nodes, nodes.len() + *more as usize);
+                write!(f, "waited {} s of {} s for {names}", waited.as_secs(), limit.as_secs_f64())?;
                 let lease = lease.as_secs_f64();
                 // No connection of unknown members is known, and some of those not named here may be unknown.
                 match nodes.as_slice() {

@@ -1,14 +1,14 @@
 //! How the whole job ended.
 
-use std::{
-    fmt::{self, Write as _},
-    time::Duration,
-};
+use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{ids::NodeRank, missing::Missing, node::NodeName, signal_name::stop_signal};
-use diagnosis::{counted::counted, network_check::CHECK_COMMAND};
+use diagnosis::{
+    counted::{counted, named_and_more},
+    network_check::CHECK_COMMAND,
+};
 
 /// How the whole job ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -151,11 +151,7 @@ impl fmt::Display for JobFailure {
             Self::Stopped { signal } => write!(f, "the launcher was stopped by {}", stop_signal(*signal)),
             Self::Inconclusive { named, of, nodes, why } => {
                 f.write_str("the network check is inconclusive and cannot tell ")?;
-                let mut names = named.iter().map(NodeName::to_string).collect::<Vec<_>>().join(", ");
-                let more = (*of as usize).saturating_sub(named.len());
-                if more > 0 {
-                    write!(names, " and {more} more")?;
-                }
+                let names = named_and_more(named, *of as usize);
                 match of {
                     1 => write!(f, "whether {names} (1 of {} checked) is at fault", counted(*nodes, "node"))?,
                     _ => write!(f, "which of these {of} nodes (of {nodes} checked) is at fault: {names}")?,

@@ -7,7 +7,7 @@
 //! if other processes hold a part of its memory, and forbidden if this user or container may not open it: neither is
 //! a fault, and neither is tainted.
 
-use crate::counted::counted;
+use crate::counted::{counted, named_and_more};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -190,12 +190,10 @@ pub fn why_unusable(gpu: &Gpu) -> Option<String> {
 fn taken(gpu: &Gpu) -> String {
     let (used, total) = (gpu.memory_used.unwrap_or_default(), gpu.memory_total.unwrap_or_default());
     let mut message = format!("GPU {}: {} of {} GB are in use", gpu.index, gigabytes(used), gigabytes(total));
-    let pids: Vec<String> = gpu.processes.iter().take(NAMED).map(|process| process.pid.to_string()).collect();
-    if !pids.is_empty() {
-        let more = gpu.processes.len().saturating_sub(NAMED);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    if !gpu.processes.is_empty() {
+        let pids = gpu.processes.iter().take(NAMED).map(|process| process.pid);
         let noun = if gpu.processes.len() == 1 { "process" } else { "processes" };
-        message = format!("{message} by {noun} {}{more}", pids.join(", "));
+        message = format!("{message} by {noun} {}", named_and_more(pids, gpu.processes.len()));
     }
     message
 }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::counted::counted;
+use crate::counted::{counted, named_and_more};
 
 use super::{
     Cut, FabricNames, LinkFault, LinkKind, NetworkElement,
@@ -90,13 +90,7 @@ pub(super) fn cut(
         let (a, b) = (names.node(a), names.node(b));
         causes.push(format!("{} between {a} and {b} failed, and none passed", counted(fails, "test")));
     }
-    Some(Cut { left_out, message: listed(&causes) })
-}
-
-/// The causes of a cut, the first ones by name: `a, b and 3 more`.
-fn listed(all: &[String]) -> String {
-    let named = all.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-    if all.len() > NAMED { format!("{named} and {} more", all.len() - NAMED) } else { named }
+    Some(Cut { left_out, message: named_and_more(causes.iter().take(NAMED), causes.len()) })
 }
 
 impl NetworkElement {

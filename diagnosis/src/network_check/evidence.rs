@@ -9,7 +9,7 @@ use super::{
     facts::{Facts, TestEvidence, tests},
     judged::Judged,
 };
-use crate::counted::counted;
+use crate::counted::{counted, named_and_more};
 
 /// The most tests that are listed for one node, the first ones.
 const MAX_LISTED: usize = 8;
@@ -158,18 +158,12 @@ fn compute_message(log: &CheckLog, number: u32, ratio: ComputeRatio) -> String {
     let ComputeRatio { shortest, others, lowest, samples, .. } = ratio;
     let mean = Duration::try_from_secs_f64(others.value).unwrap_or(Duration::MAX);
     let outliers = compute::outliers(log, number, others, MAX_LISTED);
-    let named: Vec<String> = outliers
-        .iter()
-        .map(|(node, time)| format!("{} ({})", log.policy.names.node(*node), millis(*time)))
-        .collect();
-    let more = match others.left_out as usize - outliers.len() {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    let left_out = if named.is_empty() {
+    let named =
+        outliers.iter().map(|(node, time)| format!("{} ({})", log.policy.names.node(*node), millis(*time)));
+    let left_out = if outliers.is_empty() {
         String::new()
     } else {
-        format!("; outliers left out: {}{more}", named.join(", "))
+        format!("; outliers left out: {}", named_and_more(named, others.left_out as usize))
     };
     let all = if samples == 1 { String::from("1 sample") } else { format!("each of {samples} samples") };
     format!(

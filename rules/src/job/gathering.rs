@@ -10,7 +10,7 @@ use crate::{
     fence::FenceTerms,
     ids::{NodeId, NodeRank, Round},
     liveness::{LossCause, silence_of},
-    node::{JoinRequest, NodeName, address_order},
+    node::{JoinRequest, address_order},
     pending::Pending,
     push::Push,
     topology::Topology,
@@ -18,7 +18,7 @@ use crate::{
     world::{Member, World, master_addr},
 };
 use checkpoint::message::ShardState;
-use diagnosis::moment::Moment;
+use diagnosis::{counted::named_and_more, moment::Moment};
 
 impl Job {
     /// A node joins: a newcomer, a member whose workers are gone, or one that repeats itself because it received no
@@ -512,10 +512,9 @@ impl Job {
             && self.has_absent()
             && let Some(Pending::Fenced { nodes, more, .. }) = self.pending_absent(now, *since)
         {
-            let names = nodes.iter().map(NodeName::to_string).collect::<Vec<_>>().join(", ");
-            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let names = named_and_more(&nodes, nodes.len() + more as usize);
             self.lost.push(format!(
-                "no round began, because {names}{more} may still run workers; make sure that these workers \
+                "no round began, because {names} may still run workers; make sure that these workers \
                  have ended before the job is started again"
             ));
         }

@@ -12,7 +12,7 @@ use crate::{
     push::Push,
 };
 
-use diagnosis::{moment::Moment, network_check::Probed, rng::mix};
+use diagnosis::{counted::named_and_more, moment::Moment, network_check::Probed, rng::mix};
 
 /// The size of the sum: 2^24 numbers of 4 bytes, as in DLRover's own test.
 const BYTES: u64 = 64 << 20;
@@ -148,12 +148,7 @@ impl Job {
     fn late_in_measuring(&self) -> String {
         let Phase::Measuring(measuring) = &self.phase else { return String::new() };
         let late = measuring.orders.keys().filter_map(|place| measuring.members.get(*place as usize));
-        let names: Vec<String> = late.take(NAMED).map(|node| self.name_of(node).to_string()).collect();
-        let names = names.join(", ");
-        match measuring.orders.len().saturating_sub(NAMED) {
-            0 => names,
-            more => format!("{names} and {more} more"),
-        }
+        named_and_more(late.take(NAMED).map(|node| self.name_of(node)), measuring.orders.len())
     }
 
     fn end_if_measured(&mut self, now: Moment) -> Vec<Effect> {

@@ -3,7 +3,10 @@
 use std::fmt;
 
 use super::TaintReport;
-use diagnosis::network_check::{Ambiguity, Cut, LinkKind, NetworkElement, PartialUplink};
+use diagnosis::{
+    counted::named_and_more,
+    network_check::{Ambiguity, Cut, LinkKind, NetworkElement, PartialUplink},
+};
 
 /// The most nodes that a line names.
 const NAMED: usize = 8;
@@ -70,11 +73,8 @@ impl TaintReport {
         }
         if let Some(Cut { left_out, message }) = &outcome.cut {
             let named = left_out.iter().take(NAMED).map(|node| self.name(*node));
-            let named = named.collect::<Vec<_>>().join(", ");
+            let named = named_and_more(named, left_out.len());
             write!(f, "\n  cut: {message}; cannot train with the others: {named}")?;
-            if left_out.len() > NAMED {
-                write!(f, " and {} more", left_out.len() - NAMED)?;
-            }
         }
         Ok(())
     }

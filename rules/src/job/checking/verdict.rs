@@ -14,6 +14,7 @@ use crate::{
     verdict::{JobFailure, JobVerdict},
 };
 use diagnosis::{
+    counted::named_and_more,
     exclusion::Exclusion,
     moment::Moment,
     network_check::{NodeFinding, NodeVerdict, Outcome},
@@ -214,9 +215,5 @@ fn named(report: &TaintReport, is_so: impl Fn(&NodeFinding) -> bool) -> (usize, 
     let name = |(number, node): &(u32, &NodeFinding)| {
         format!("{} ({})", report.name(*number), node.verdict.as_str())
     };
-    let mut names = found.iter().take(NAMED).map(name).collect::<Vec<_>>().join(", ");
-    if found.len() > NAMED {
-        names.push_str(&format!(" and {} more", found.len() - NAMED));
-    }
-    (found.len(), names)
+    (found.len(), named_and_more(found.iter().take(NAMED).map(name), found.len()))
 }
