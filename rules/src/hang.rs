@@ -19,9 +19,12 @@ const LONGEST_DUMP_INTERVAL: Duration = Duration::from_secs(30);
 /// A sample takes a few system calls for each worker.
 const SHORTEST_SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Of workers that have not declared progress yet. Far less than the time after which this machine is thought to have
-/// stood still: `STOOD_STILL` of [`crate::worker_group`].
-const LONGEST_SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
+/// Of workers that train: a hang is noticed at most two intervals after its timeout, which begins with a sample.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Of workers that have not declared progress yet, of which there may be none that ever does: the timeout of one that
+/// hangs after its first step begins at most so much too late. Far less than [`HangTerms::standstill`].
+const LONGEST_SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The settings of hang detection that the nodes of a job agree on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,27 +110,30 @@ impl HangTerms {
         self.timeout.min(LONGEST_DUMP_INTERVAL)
     }
 
-    /// How often workers that train are sampled, so that a hang is noticed soon after its timeout; 0.1 s to 1 s.
+    /// How often workers that train are sampled, so that a hang is noticed soon after its timeout; 0.1 s to 0.5 s.
     #[must_use]
     pub fn sample_interval(&self) -> Duration {
-        self.longest_sample_interval().min(Duration::from_secs(1))
+        (self.timeout / 10).clamp(SHORTEST_SAMPLE_INTERVAL, SAMPLE_INTERVAL)
+    }
+
+    /// So long without a sample means that this machine stood still; 2 s to 20 s, twice the timeout.
+    pub(crate) fn standstill(&self) -> Duration {
+        (self.timeout * 2).clamp(Duration::from_secs(2), Duration::from_secs(20))
     }
 
     /// How long after these samples the next are taken. `since_start` of the workers.
     ///
     /// Many programs never declare progress. As long as none has, samples become rarer: the first declaration is noticed
-    /// after at most half of the time that it took, or a tenth of the timeout.
+    /// after at most half of the time that it took, or a tenth of the timeout, or 1 s.
     #[must_use]
     pub fn next_sample(&self, since_start: Duration, samples: &[Sample]) -> Duration {
+        let shortest = self.sample_interval();
         let has_begun = samples.iter().any(|sample| sample.changes > 0);
         if has_begun || self.sources.are_wide() {
-            return self.sample_interval();
+            return shortest;
         }
-        (since_start / 2).clamp(self.sample_interval(), self.longest_sample_interval())
-    }
-
-    fn longest_sample_interval(&self) -> Duration {
-        (self.timeout / 10).clamp(SHORTEST_SAMPLE_INTERVAL, LONGEST_SAMPLE_INTERVAL)
+        let longest = (self.timeout / 10).clamp(shortest, LONGEST_SAMPLE_INTERVAL);
+        (since_start / 2).clamp(shortest, longest)
     }
 }
 
@@ -237,20 +243,44 @@ mod tests {
     }
 
     #[test]
-    fn workers_that_have_not_declared_progress_are_sampled_less_and_less() {
-        let waits = [0, 1, 2, 3, 10, 20, 1000].map(|since_start| next_sample(300, since_start, 0, false));
-        assert_eq!(waits, [1000, 1000, 1000, 1500, 5000, 10_000, 10_000]);
+    fn workers_that_have_not_declared_progress_are_sampled_less() {
+        let waits = [0, 1, 2, 3, 1000].map(|since_start| next_sample(300, since_start, 0, false));
+        assert_eq!(waits, [500, 500, 1000, 1000, 1000]);
         // Not later than a tenth of the timeout.
-        let waits = [1, 5, 1000].map(|since_start| next_sample(20, since_start, 0, false));
-        assert_eq!(waits, [1000, 2000, 2000]);
+        assert_eq!([1, 2, 1000].map(|since_start| next_sample(7, since_start, 0, false)), [500, 700, 700]);
         assert_eq!(next_sample(2, 1000, 0, false), 200);
-        assert_eq!(next_sample(0, 1000, 0, false), 100);
+        assert_eq!(next_sample(1, 1000, 0, false), 100);
+    }
+
+    /// A step, its sample; then the timeout, and the sample that sees that it is over. What follows, the order to take
+    /// stacks and these, has the rest of the 2 s.
+    #[test]
+    fn a_hang_is_noticed_within_a_second_and_a_half_after_its_timeout() {
+        for timeout in [1, 5, 30, 300, 1800] {
+            let after_first = next_sample(timeout, 10_000, 0, false) + next_sample(timeout, 10_000, 1, false);
+            let later = 2 * next_sample(timeout, 10_000, 1, false);
+            assert!(after_first <= 1500 && later <= 1000, "{timeout} s: {after_first} ms, {later} ms");
+        }
+    }
+
+    #[test]
+    fn a_machine_stands_still_only_for_longer_than_many_samples() {
+        for (timeout, standstill) in [(1, 2), (5, 10), (10, 20), (300, 20)] {
+            let terms = HangTerms {
+                timeout: Duration::from_secs(timeout),
+                grace: Duration::from_secs(1800),
+                sources: HangSources::default(),
+                on_hang: OnHang::Dump,
+            };
+            assert_eq!(terms.standstill(), Duration::from_secs(standstill));
+            assert!(terms.next_sample(Duration::from_secs(10_000), &[]) * 20 <= terms.standstill());
+        }
     }
 
     #[test]
     fn workers_of_which_one_has_declared_progress_are_sampled_at_the_same_pace() {
         for since_start in [0, 10, 1000] {
-            assert_eq!(next_sample(300, since_start, 1, false), 1000);
+            assert_eq!(next_sample(300, since_start, 1, false), 500);
             assert_eq!(next_sample(2, since_start, 1, false), 200);
         }
     }
@@ -265,6 +295,6 @@ mod tests {
 
     #[test]
     fn output_and_cpu_time_are_sampled_at_the_same_pace() {
-        assert_eq!(next_sample(300, 1000, 0, true), 1000);
+        assert_eq!(next_sample(300, 1000, 0, true), 500);
     }
 }

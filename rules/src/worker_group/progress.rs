@@ -30,9 +30,6 @@ const RATE_WINDOW: Duration = Duration::from_secs(60);
 /// Between two steps that are kept for the average.
 const RATE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// So many intervals without a sample mean that this machine stood still.
-const STOOD_STILL: u32 = 20;
-
 /// The shortest time for which an average is given.
 const SHORTEST_RATE: Duration = Duration::from_secs(5);
 
@@ -163,7 +160,7 @@ impl WorkersProgress {
     fn sampled(&mut self, now: Moment, samples: Vec<Sample>, terms: &HangTerms) {
         // A machine that stood still has neither trained nor sampled meanwhile.
         let gap = self.last_sample.map_or(Duration::ZERO, |last| now - last);
-        if gap > terms.sample_interval() * STOOD_STILL {
+        if gap > terms.standstill() {
             for rank in self.ranks.values_mut() {
                 rank.advanced = rank.advanced + gap;
                 rank.busy_since = rank.busy_since.map(|since| since + gap);
