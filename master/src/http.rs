@@ -242,6 +242,21 @@ mod tests {
     }
 
     #[test]
+    fn a_socket_that_cannot_be_opened_is_refused_with_what_to_do() {
+        let taken = StdListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        // 192.0.2.0/24 is for documentation: no host has such an address.
+        for (given, remedy) in [
+            (port.to_string(), "; free it, or choose another port"),
+            ("192.0.2.1:0".to_owned(), "; --http takes an address of this host, such as 127.0.0.1:9090"),
+        ] {
+            let error = open_http(&given).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("cannot listen on --http {given}: ")), "{error}");
+            assert!(error.contains(remedy), "{error}");
+        }
+    }
+
+    #[test]
     fn the_token_is_accepted_as_bearer_and_as_password() {
         let token = Token::new("s3cret").unwrap();
         let is_accepted = |value: String| {

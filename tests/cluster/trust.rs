@@ -187,6 +187,22 @@ fn tls_accepts_certificates_of_the_ca() {
     let ca = flag("tls-ca", &known.ca);
     let nodes = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2", &ca]).start());
     let _world = job.await_world(2, 0);
+    // `dlrover-diag status` is a peer like a node.
+    let status = |options: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dlrover-diag-under-test"));
+        command
+            .env_remove("DLROVER_MASTER_ADDR")
+            .env_remove("DLROVER_JOB_TOKEN")
+            .env_remove("DLROVER_TLS_CA");
+        command.args(["status", job.address()]).args(options).output().expect("it runs")
+    };
+    let shown = status(&[&ca]);
+    let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.status.success() && text.contains(": running, round 0 on 2 nodes"), "{shown:?}");
+    for wrong in [&[][..], &[&*flag("tls-ca", &peer.ca)]] {
+        let refused = status(&[wrong, &["--timeout=1"]].concat());
+        assert!(refused.status.code() == Some(1) && refused.stdout.is_empty(), "{refused:?}");
+    }
     job.ends_well(nodes);
 }
 

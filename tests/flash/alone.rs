@@ -4,8 +4,10 @@ use std::io::Write as _;
 
 use nix::sys::signal::Signal;
 use support::{
+    free_port,
     launch::{Launch, Launcher, Running},
     programs, wait_for,
+    web::{get, metric},
 };
 
 use crate::{Folder, flash, from, kill_pid, loaded, nothing, savers};
@@ -27,6 +29,26 @@ fn a_run_without_checkpoints_starts_no_saver() {
     let run = launch(&folder, &["say here", "await go", "exit 0"]).start();
     let _here = run.await_file("0.0.here");
     assert_eq!(savers(&run), [0; 0]);
+    run.touch("go");
+    let _outcome = run.finish().expect_code(0);
+}
+
+#[test]
+fn metrics_have_the_steps_in_memory_and_on_disk() {
+    let folder = Folder::new();
+    let port = free_port();
+    let http = format!("--http={port}");
+    let steps = ["load", "disk 10", "wait", "memory 20", "say saved", "await go", "exit 0"];
+    let run = launch(&folder, &steps).flags(["--nproc-per-node=2", &http]).start();
+    let _saved = [0, 1].map(|rank| run.await_file(&format!("{rank}.0.saved")));
+    let path = folder.path().display();
+    wait_for("the steps of the checkpoint", || {
+        let (code, text) = get(port, "/metrics", "");
+        assert_eq!(code, 200, "{text}");
+        let step = |of: &str| metric(&text, &format!("dlrover_checkpoint_{of}{{folder=\"{path}\"}}"));
+        (["memory_step", "disk_step", "writing_bytes"].map(step) == [Some(20.0), Some(10.0), None])
+            .then_some(())
+    });
     run.touch("go");
     let _outcome = run.finish().expect_code(0);
 }

@@ -10,6 +10,7 @@ pub mod launch;
 pub mod marked;
 pub mod seen;
 pub mod unknown_peer;
+pub mod web;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -10,18 +10,17 @@ mod log;
 mod prometheus;
 mod ratio;
 mod run_report;
+mod terminal;
 mod token;
 
 use std::{
-    io::{Read as _, Write as _},
-    net::TcpStream,
     process::{Command, Output},
     sync::LazyLock,
-    time::Duration,
 };
 
 use jsonschema::Validator;
 use serde_json::Value;
+use support::web::get;
 
 /// A job's status as its page gets it; checked against its schema.
 fn status(port: u16) -> Value {
@@ -45,20 +44,6 @@ fn check(document: &Value) {
     assert!(errors.is_empty(), "{errors:#?}\n{document:#}");
 }
 
-/// A request by hand; `headers` are whole lines. Returns the code and the body.
-fn get(port: u16, path: &str, headers: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the web server listens");
-    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("the web server answers");
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n")
-        .expect("the web server answers");
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).expect("the web server answers");
-    let answer = String::from_utf8(answer).expect("the web server answers");
-    let (head, body) = answer.split_once("\r\n\r\n").expect("an answer");
-    let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status line");
-    (code, body.to_owned())
-}
-
 /// `dlrover-diag` with these arguments.
 fn diag(args: &[&str]) -> Output {
     diag_command(args).output().expect("it runs")
@@ -72,6 +57,5 @@ fn diag_command(args: &[&str]) -> Command {
 
 /// The value of a series in the text of `/metrics`.
 fn metric(text: &str, series: &str) -> f64 {
-    let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-    line.unwrap_or_else(|| panic!("no {series} in\n{text}")).parse().expect("a number")
+    support::web::metric(text, series).unwrap_or_else(|| panic!("no {series} in\n{text}"))
 }

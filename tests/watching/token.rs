@@ -40,3 +40,26 @@ fn all_but_the_health_check_requires_the_token() {
     assert_eq!(refused.status.code(), Some(2), "{stderr}");
     assert!(stderr.contains("--job-token-file requires the address of the job master"), "{stderr}");
 }
+
+/// The page of a launcher that serves its own job requires the token that the user has given, and no other: the one
+/// that such a job makes for itself is known to no person.
+#[test]
+fn the_page_of_a_launcher_requires_the_users_token() {
+    for (token, code) in [(Some("s3cret"), 401), (None, 200)] {
+        let port = free_port();
+        let job = Cluster::of_lines(programs!());
+        let mut launch = job.line().flags(["--standalone", &format!("--http={port}")]);
+        if let Some(token) = token {
+            launch = launch.env("DLROVER_JOB_TOKEN", token);
+        }
+        let run = launch.start();
+        let _world = job.await_world(1, 0);
+        for path in ["/", "/metrics", "/status.json"] {
+            assert_eq!(get(port, path, "").0, code, "{token:?}: {path}");
+            assert_eq!(get(port, path, "Authorization: Bearer s3cret\r\n").0, 200, "{token:?}: {path}");
+        }
+        assert_eq!(get(port, "/healthz", "").0, 200);
+        job.go();
+        let _ended = job.finish([run], 0);
+    }
+}

@@ -1,0 +1,111 @@
+//! `dlrover-diag status --watch` on a terminal: a live screen.
+
+use std::{
+    fs::File,
+    io::Read as _,
+    process::Child,
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use nix::pty::{OpenptyResult, Winsize, openpty};
+use support::{cluster::Cluster, programs, wait_for};
+
+use crate::diag_command;
+
+const COLUMNS: usize = 80;
+const ROWS: usize = 24;
+
+/// A follower of a job on a terminal of 80 columns and 24 rows.
+struct Screen {
+    follower: Child,
+    written: Arc<Mutex<Vec<u8>>>,
+    reader: thread::JoinHandle<()>,
+}
+
+impl Screen {
+    fn of(address: &str, variables: &[(&str, &str)]) -> Self {
+        let size = Winsize { ws_row: ROWS as u16, ws_col: COLUMNS as u16, ws_xpixel: 0, ws_ypixel: 0 };
+        let OpenptyResult { master, slave } = openpty(&size, None).expect("a terminal");
+        // Copies that processes of other tests do not inherit.
+        let [master, slave] = [master, slave].map(|end| end.try_clone().expect("a descriptor"));
+        let mut command = diag_command(&["status", address, "--watch"]);
+        command.env_remove("NO_COLOR").envs(variables.iter().copied()).stdout(slave);
+        let follower = command.spawn().expect("it runs");
+        // Its copy of the terminal, without which reading ends.
+        drop(command);
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let reader = thread::spawn({
+            let written = written.clone();
+            let mut master = File::from(master);
+            move || {
+                let mut piece = [0; 4096];
+                // A terminal that no process has open any more is an error.
+                while let Ok(length @ 1..) = master.read(&mut piece) {
+                    written.lock().expect("no panic").extend_from_slice(&piece[..length]);
+                }
+            }
+        });
+        Self { follower, written, reader }
+    }
+
+    /// The last whole screen, with its colours.
+    fn shown(&self) -> String {
+        let text = String::from_utf8_lossy(&self.written.lock().expect("no panic")).into_owned();
+        let Some((before, _)) = text.rsplit_once("\x1b[J") else { return String::new() };
+        // The terminal adds a carriage return of its own.
+        before
+            .rsplit_once("\x1b[H")
+            .expect("a screen has a beginning")
+            .1
+            .replace("\x1b[K", "")
+            .replace('\r', "")
+    }
+
+    /// Waits for its end. Returns its exit code.
+    fn end(&mut self) -> Option<i32> {
+        let code = self.follower.wait().expect("our own process").code();
+        wait_for("the end of what it has written", || self.reader.is_finished().then_some(()));
+        code
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let _gone = self.follower.kill();
+        let _reaped = self.follower.wait();
+    }
+}
+
+/// The text without colours.
+fn plain(text: &str) -> String {
+    let mut pieces = text.split("\x1b[");
+    let first = pieces.next().unwrap_or_default().to_owned();
+    pieces.fold(first, |plain, piece| plain + piece.split_once('m').expect("a colour").1)
+}
+
+#[test]
+fn a_terminal_has_a_screen_that_fits_until_the_job_ends() {
+    let mut job = Cluster::with_master(programs!(), &[]);
+    let mut screens = [&[][..], &[("NO_COLOR", "1")]].map(|variables| Screen::of(job.address(), variables));
+    let until = |screens: &[Screen], words: &str| {
+        job.wait(words, || screens.iter().all(|screen| plain(&screen.shown()).contains(words)).then_some(()));
+    };
+    until(&screens, "(no node has joined): waiting for nodes");
+    let nodes = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
+    let _world = job.await_world(2, 0);
+    until(&screens, ": running, round 0 on 2 nodes, 2 workers");
+    let [coloured, uncoloured] = [0, 1].map(|index| screens[index].shown());
+    assert!(coloured.contains("\x1b[1m") && coloured.contains("\x1b[32m0 "), "{coloured:?}");
+    assert!(!uncoloured.contains('\x1b'), "{uncoloured:?}");
+    for line in [plain(&coloured), uncoloured].iter().flat_map(|text| text.lines()) {
+        assert!(line.chars().count() <= COLUMNS, "{line:?}");
+    }
+    assert!(screens.iter().all(|screen| screen.shown().lines().count() < ROWS), "{coloured}");
+    job.ends_well(nodes);
+    for screen in &mut screens {
+        assert_eq!(screen.end(), Some(0));
+        let last = screen.shown();
+        assert!(plain(&last).lines().next().is_some_and(|line| line.ends_with(": succeeded")), "{last:?}");
+    }
+}
