@@ -305,9 +305,7 @@ impl Agent {
                 Some(input) = self.inputs.recv() => match input {
                     Input::Event(event) => return event,
                     Input::Prepared { round, prepared } => {
-                        if let Some((worker, _)) = prepared.workers.first() {
-                            self.warm.prepared(worker);
-                        }
+                        self.warm.prepared(prepared.workers.iter().map(|(worker, _)| worker));
                         self.prepared = Some(prepared);
                         let oom_kills = self.oom_kills_so_far();
                         return Event::Prepared { round, oom_kills };
@@ -362,7 +360,7 @@ impl Agent {
                 Some(Event::WorkerExited { round, exit, oom_kills })
             }
             FromGuard::Template(report) => Some(match report {
-                TemplateReport::Ready { kib } => Event::TemplateReady { kib },
+                TemplateReport::Ready { kib, left_out } => Event::TemplateReady { kib, left_out },
                 TemplateReport::Unfit { reason } => Event::TemplateUnfit { reason },
                 TemplateReport::Refused { reason } => Event::TemplateRefused { reason },
             }),

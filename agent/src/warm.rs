@@ -3,6 +3,7 @@
 //! [`rules::worker_group`]. Here is what it is made of.
 
 use std::{
+    collections::BTreeMap,
     ffi::OsString,
     fs::File,
     io,
@@ -38,6 +39,8 @@ pub(crate) struct WarmSource {
     files: Option<Files>,
     /// Command and environment of local rank 0.
     worker: Option<WorkerSpec>,
+    /// The variables whose values differ between the workers of this node.
+    differing: Vec<Vec<u8>>,
 }
 
 #[derive(Debug)]
@@ -52,7 +55,7 @@ impl WarmSource {
     pub(crate) fn new(config: Option<WarmConfig>) -> Self {
         // Without room for them, there is no template.
         let files = config.as_ref().and_then(|_| Files::new().ok());
-        Self { config, files, worker: None }
+        Self { config, files, worker: None, differing: Vec::new() }
     }
 
     /// The variable by which local rank 0 is asked for its modules.
@@ -62,9 +65,16 @@ impl WarmSource {
         Some(("DLROVER_WARM_LIST", path_of(&files.list).into()))
     }
 
-    /// Local rank 0 as it was prepared.
-    pub(crate) fn prepared(&mut self, worker: &WorkerSpec) {
-        self.worker = self.config.as_ref().map(|_| worker.clone());
+    /// The workers as they were prepared, local rank 0 first.
+    pub(crate) fn prepared<'a>(&mut self, workers: impl Iterator<Item = &'a WorkerSpec>) {
+        if self.config.is_none() {
+            return;
+        }
+        let workers: Vec<&WorkerSpec> = workers.collect();
+        if let Some(first) = workers.first() {
+            self.worker = Some((*first).clone());
+            self.differing = differing(&workers);
+        }
     }
 
     /// The template to start. `prelude` is the entry of `PYTHONPATH` by which workers find theirs.
@@ -86,6 +96,7 @@ impl WarmSource {
             limit_kib: config.limit_kib,
             is_idle,
             worker_prelude: prelude.unwrap_or_default().into_bytes(),
+            differing: self.differing.clone(),
         })
     }
 }
@@ -104,6 +115,17 @@ impl Files {
         let names = text[..read].split(|byte| *byte == b'\n');
         names.filter(|name| !name.is_empty() && !name.contains(&0)).map(<[u8]>::to_vec).collect()
     }
+}
+
+/// The names of the variables that not all of these workers have with the same value.
+fn differing(workers: &[&WorkerSpec]) -> Vec<Vec<u8>> {
+    let mut values: BTreeMap<&[u8], Vec<&[u8]>> = BTreeMap::new();
+    for (name, value) in workers.iter().flat_map(|worker| &worker.env) {
+        values.entry(name).or_default().push(value);
+    }
+    let is_same =
+        |values: &[&[u8]]| values.len() == workers.len() && values.windows(2).all(|two| two[0] == two[1]);
+    values.into_iter().filter(|(_, values)| !is_same(values)).map(|(name, _)| name.to_vec()).collect()
 }
 
 /// The environment with `entry` as the first one of `PYTHONPATH`, in the place of `old`.
@@ -137,6 +159,22 @@ mod tests {
         // Set to nothing, in both manners.
         assert_eq!(path(Some("/old:/old")), "/new:/new");
         assert_eq!(path(Some("")), "/new:/new");
+    }
+
+    #[test]
+    fn variables_that_differ_between_workers_are_known() {
+        let worker = |local_rank: u32, env: &[(&str, &str)]| WorkerSpec {
+            local_rank: rules::LocalRank(local_rank),
+            argv: Vec::new(),
+            env: env.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
+            cpus: Vec::new(),
+            has_stdout: false,
+            has_stderr: false,
+        };
+        let first = worker(0, &[("HOME", "/"), ("RANK", "0"), ("LOCAL_RANK", "0"), ("ONE", "")]);
+        let second = worker(1, &[("RANK", "1"), ("LOCAL_RANK", "1"), ("HOME", "/")]);
+        assert_eq!(differing(&[&first, &second]), [&b"LOCAL_RANK"[..], b"ONE", b"RANK"]);
+        assert!(differing(&[&first]).is_empty());
     }
 
     #[test]

@@ -67,7 +67,9 @@ pub(crate) fn log_event(event: &Event, effects: &[Effect], is_over: bool) {
         Event::MasterAway { .. } if is_over => {}
         Event::MasterAway { reason } => info!("no connection to the job master: {reason}"),
         Event::Signalled { signal } => info!("stopped by {}", signal_text(*signal)),
-        Event::TemplateReady { kib } => info!("the template of warm workers is ready: {} MiB", kib / 1024),
+        Event::TemplateReady { kib, .. } => {
+            info!("the template of warm workers is ready: {} MiB", kib / 1024)
+        }
         Event::TreeGone { round } => info!("round {round}: all processes of its workers have exited"),
         _ => {}
     }

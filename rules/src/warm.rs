@@ -21,6 +21,14 @@ pub enum WarmStart {
     Start,
 }
 
+/// A package that the template does not import, because it reads a variable, while it is imported, whose value differs
+/// between workers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOut {
+    pub package: String,
+    pub variable: String,
+}
+
 /// What is said of the template.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WarmNotice {
@@ -28,6 +36,8 @@ pub enum WarmNotice {
     Unfit { reason: String },
     /// Workers could not be forked from the template. With `is_last`, none will be in this run.
     Refused { reason: String, is_last: bool },
+    /// Each worker imports a package for itself.
+    LeftOut(LeftOut),
 }
 
 impl fmt::Display for WarmNotice {
@@ -43,6 +53,11 @@ impl fmt::Display for WarmNotice {
             Self::Refused { reason, is_last: true } => {
                 write!(f, "workers are no longer forked from a template: {reason}")
             }
+            Self::LeftOut(LeftOut { package, variable }) => write!(
+                f,
+                "the template of warm workers does not import `{package}`, which reads {variable} while it is imported; \
+                 each worker imports it"
+            ),
         }
     }
 }

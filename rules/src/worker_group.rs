@@ -293,7 +293,7 @@ impl WorkerGroup {
             Event::GpuMemory { uses } => self.on_gpu_memory(&uses),
             Event::ProgressSampled { samples, .. } => self.on_progress_sampled(now, samples),
             Event::StacksTaken => self.on_stacks_taken(),
-            Event::TemplateReady { .. } => self.on_template_ready(now),
+            Event::TemplateReady { left_out, .. } => self.on_template_ready(now, left_out),
             Event::TemplateUnfit { reason } => self.on_template_unfit(now, reason),
             Event::TemplateRefused { reason } => self.on_template_refused(reason),
             Event::SaverWanted => self.on_saver_wanted(now),

@@ -121,7 +121,7 @@ def facts():
         "template_pages": template_pages,
         "guard_fds": number_of_fds(os.getppid()),
         "launcher_fds": number_of_fds(parent_of(os.getppid())),
-        "has_modules": [name for name in ("decimal", "sitecustomize") if name in sys.modules],
+        "has_modules": [name for name in ("decimal", "odd", "sitecustomize") if name in sys.modules],
         "meta_path": [str(type(finder)) for finder in sys.meta_path],
     }
 

@@ -68,7 +68,10 @@ fn expect_same(runs: &[Outcome; 2], attempts: u32) {
 #[test]
 fn a_forked_worker_has_the_facts_of_a_started_one() {
     let Some(runs) = both(|launch| {
-        let launch = launch.after("umask 027");
+        // On one processor, the first that this test may run on.
+        let pinned =
+            r#"umask 027; taskset -pc "$(taskset -pc $$ | sed 's/.*: *//; s/[-,].*//')" $$ >/dev/null"#;
+        let launch = launch.after(pinned);
         launch.env("PYTHONFAULTHANDLER", "1").args(["a b", "--", "$local_rank"])
     }) else {
         return;
@@ -76,6 +79,7 @@ fn a_forked_worker_has_the_facts_of_a_started_one() {
     expect_same(&runs, 1);
     let forked = facts(&runs[1], 0, 0);
     assert_eq!((&forked["umask"], &forked["faulthandler"]), (&0o027.into(), &true.into()), "{forked:#}");
+    assert_eq!(forked["cpus"].as_array().map(Vec::len), Some(1), "{forked:#}");
     let [of_started, of_forked] = runs.each_ref().map(|run| {
         let [first, second] = [0, 1].map(|rank| facts(run, rank, 0));
         assert!(first["launcher_id"].as_str().is_some_and(|id| !id.is_empty()), "{first:#}");

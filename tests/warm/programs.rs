@@ -53,34 +53,34 @@ fn digest(run: &Outcome) -> &str {
     line.unwrap_or_else(|| panic!("no digest after the restart: {run:#?}")).1
 }
 
-fn same_weights(package: &str, script: &str, expect_forked: bool) {
+fn same_weights(package: &str, script: &str) {
     let Some(python) = python_with(package) else { return };
     let script = format!("real/{script}");
     let Some(started) = run(&python, "off", |line| line.script(trainer(&script))) else { return };
     let Some(forked) = run(&python, "start", |line| line.script(trainer(&script))) else { return };
-    assert_eq!(is_forked(&forked), expect_forked, "{forked:#?}");
+    assert!(is_forked(&forked), "{forked:#?}");
     assert_eq!(digest(&started), digest(&forked), "{started:#?}\n{forked:#?}");
 }
 
 #[test]
 fn fsdp_with_distributed_checkpoints() {
-    same_weights("torch", "fsdp.py", true);
+    same_weights("torch", "fsdp.py");
 }
 
 #[test]
 fn data_loaders_by_every_start_method() {
-    same_weights("torch", "loader.py", true);
+    same_weights("torch", "loader.py");
 }
 
 #[test]
 fn a_transformers_trainer() {
-    same_weights("transformers", "hf_trainer.py", true);
+    same_weights("transformers", "hf_trainer.py");
 }
 
 #[test]
 fn lightning() {
-    // One of its modules reads LOCAL_RANK while it is imported, so its workers are not forked.
-    same_weights("lightning", "lightning_fit.py", false);
+    // One of its modules reads LOCAL_RANK while it is imported: each worker imports it, and the template the rest.
+    same_weights("lightning", "lightning_fit.py");
 }
 
 #[test]

@@ -119,12 +119,47 @@ fn refusal(text: &str, change: impl Fn(Launch) -> Launch) -> Option<String> {
 }
 
 #[test]
-fn an_import_that_reads_a_variable_that_differs_between_ranks() {
-    let Some(line) = refusal("import os\nkept = os.environ['RANK']", |launch| launch) else { return };
+fn an_import_that_reads_a_variable_that_differs_between_rounds() {
+    let text = "import os\nkept = os.environ['TORCHELASTIC_RESTART_COUNT']";
+    let Some(line) = refusal(text, |launch| launch.args(["--restarts=1"])) else { return };
     assert_eq!(
         line,
-        "RANK differs from its value in the template, and an import has read it; a later restart may use a new template"
+        "TORCHELASTIC_RESTART_COUNT differs from its value in the template, and an import has read it; a later restart may \
+         use a new template"
     );
+}
+
+/// As Lightning does. What else is imported stays in the template.
+#[test]
+fn a_package_that_reads_a_variable_that_differs_between_ranks_is_left_out() {
+    let Some(launcher) = ours() else { return };
+    // `outer` imports it in the next template, which was started without it.
+    let launch = launch(launcher, "start").flags(["--warm-modules=odd,outer,decimal", "--nproc-per-node=2"]);
+    module(launch.dir(), "outer", "def load():\n    import odd\nload()\n");
+    let package = launch.dir().join("lib/odd");
+    fs::create_dir_all(&package).expect("our own directory");
+    let reads = "import os\nfrom decimal import Decimal\nkept = os.environ.get('LOCAL_RANK')\n";
+    fs::write(package.join("__init__.py"), "from . import rank\n").expect("our own directory");
+    fs::write(package.join("rank.py"), reads).expect("our own directory");
+    let lib = launch.dir().join("lib");
+    let run = launch.env("PYTHONPATH", lib).args(["--restarts=1"]).finish().expect_code(0);
+    for (rank, attempt) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
+        let facts = facts(&run, rank, attempt);
+        assert!(is_forked(&facts), "{facts:#}\n{run:#?}");
+        let names = facts["has_modules"].as_array().expect("a list");
+        assert!(!names.iter().any(|name| name == "odd"), "{facts:#}");
+    }
+    for package in ["odd", "outer"] {
+        let told = format!("does not import `{package}`, which reads LOCAL_RANK while it is imported");
+        assert_eq!(run.stderr.matches(&told).count(), 1, "{run:#?}");
+    }
+}
+
+#[test]
+fn a_package_that_reads_such_a_variable_and_changes_the_process() {
+    let text = "import os\nif os.environ['LOCAL_RANK']: os.chdir('/')";
+    let Some(reason) = reason(text, |launch| launch.flags(["--nproc-per-node=2"])) else { return };
+    assert_eq!(reason, "an import changed the working directory, CPUs, limits or signals of the process");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::{
 };
 
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, RecvMsg, recvmsg, sendmsg};
-use rules::{LocalRank, Round, worker_group::WorkerExit};
+use rules::{LocalRank, Round, warm::LeftOut, worker_group::WorkerExit};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Largest frame: the kernel limits the environment of an exec to a few MiB.
@@ -72,6 +72,8 @@ pub struct TemplateSpec {
     pub is_idle: bool,
     /// The entry of `PYTHONPATH` by which workers find their prelude; empty: they have none.
     pub worker_prelude: Vec<u8>,
+    /// The variables whose values differ between the workers.
+    pub differing: Vec<Vec<u8>>,
 }
 
 /// Guard to launcher.
@@ -92,8 +94,8 @@ pub enum FromGuard {
 /// What becomes of the template.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TemplateReport {
-    /// It has imported the modules, and this is its share of memory.
-    Ready { kib: u64 },
+    /// It has imported the modules, without these, and this is its share of memory.
+    Ready { kib: u64, left_out: Vec<LeftOut> },
     /// It cannot be used, and has ended.
     Unfit { reason: String },
     /// It was ready, and this generation could not, or not as a whole, be forked from it. It has ended.

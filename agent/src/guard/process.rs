@@ -405,9 +405,9 @@ impl Guard {
         }
         let has_ended = template.fill().is_err();
         match template.next_line() {
-            Some(Line::Ready { kib }) => {
+            Some(Line::Ready { kib, left_out }) => {
                 template.is_ready = true;
-                self.send(&FromGuard::Template(TemplateReport::Ready { kib }));
+                self.send(&FromGuard::Template(TemplateReport::Ready { kib, left_out }));
             }
             Some(Line::Refused { reason }) => self.refuse_template(reason),
             None if has_ended => self.refuse_template("the template has exited".to_owned()),

@@ -30,7 +30,7 @@ use nix::{
     unistd::{Pid, getpid, getppid},
 };
 use processes::tree::{self, Process};
-use rules::Round;
+use rules::{Round, warm::LeftOut};
 
 use super::{
     fork::fork_unseen,
@@ -63,8 +63,8 @@ pub(super) struct Template {
 /// What a template has written.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line {
-    /// It is ready, with this share of memory.
-    Ready { kib: u64 },
+    /// It is ready, with this share of memory and without these packages.
+    Ready { kib: u64, left_out: Vec<LeftOut> },
     /// It cannot be used, or not for a worker that was asked for.
     Refused { reason: String },
 }
@@ -180,7 +180,14 @@ impl Template {
         let line = String::from_utf8_lossy(&line);
         let line = line.trim_end();
         Some(match line.split_once(' ') {
-            Some(("ready", kib)) => Line::Ready { kib: kib.parse().unwrap_or_default() },
+            Some(("ready", words)) => {
+                let mut words = words.split(' ');
+                let kib = words.next().and_then(|kib| kib.parse().ok()).unwrap_or_default();
+                let left_out = words.filter_map(|one| one.split_once('=')).map(|(package, variable)| {
+                    LeftOut { package: package.to_owned(), variable: variable.to_owned() }
+                });
+                Line::Ready { kib, left_out: left_out.collect() }
+            }
             Some(("refused", reason)) => Line::Refused { reason: reason.to_owned() },
             _ => Line::Refused { reason: format!("the template sent an invalid answer: `{line}`") },
         })
@@ -317,6 +324,8 @@ fn order(spec: &TemplateSpec, guard: Pid) -> Vec<u8> {
         number(usize::from(spec.is_idle)),
         how.to_vec(),
         spec.worker_prelude.clone(),
+        // No name of a variable has this character.
+        spec.differing.join(&b'='),
     ];
     parts.extend(spec.argv.iter().cloned());
     parts.extend(spec.env.iter().map(entry));

@@ -52,6 +52,8 @@ DEVICES = {
     "mtia": ("/dev",),
     "maca": ("/dev",),
 }
+# Packages that are left out, each of which may cost another start: their names fit into a line.
+MOST_LEFT_OUT = 8
 # Descriptors that forked processes may share.
 HARMLESS = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/tty")
 FRAME = 1 << 26
@@ -62,8 +64,8 @@ LATE_IMPORTS = {"torch": "torch._dynamo"}
 
 
 class Recording(type(os.environ)):
-    # The environment while modules are imported: remembers which names were read. What reads all of it, one after the
-    # other, looks for names of its own, as tqdm does.
+    # The environment while modules are imported: remembers which names were read, and by which package a name whose value
+    # each worker has of its own. What reads all of it, one after the other, looks for names of its own, as tqdm does.
     def __iter__(self):
         names = list(super().__iter__())
         to_come[:] = names[::-1]
@@ -74,11 +76,34 @@ class Recording(type(os.environ)):
             to_come.pop()
         else:
             was_read.add(name)
+            if name in of_each:
+                blame(package_at_work(), name)
         return super().__getitem__(name)
 
 
-was_read, to_come = set(), []
-control = _socket.socket(fileno=int(os.environ.pop("DLROVER_WARM_TEMPLATE")))
+def package_at_work():
+    # That of the module whose import has come to the present line. If that one is left out already, it is here because
+    # another one imports it, which is to be left out too.
+    frame, package = sys._getframe(1), ""
+    while frame:
+        if frame.f_code.co_name == "<module>":
+            package = str(frame.f_globals.get("__name__")).partition(".")[0]
+            if package not in left_out:
+                break
+        frame = frame.f_back
+    return package
+
+
+def blame(package, name):
+    # Code that is no module's may have any name, and both go into a line of words.
+    if package.isidentifier() and package not in left_out and package != __name__ and name.isidentifier():
+        readers.setdefault(package[:64], name[:64])
+
+
+was_read, to_come, of_each, readers, left_out = set(), [], set(), {}, {}
+# Of the socket to the guard, and of the order that this process was started with again.
+numbers = [int(number) for number in os.environ.pop("DLROVER_WARM_TEMPLATE").split(",")]
+control = _socket.socket(fileno=numbers[0])
 control.setblocking(True)
 os.set_inheritable(control.fileno(), False)
 environment = dict(os.environ)
@@ -305,6 +330,51 @@ def import_all(names, is_learned):
         os.environ.__class__ = Recording.__mro__[1]
 
 
+def state():
+    # What a program keeps that is started in the place of this one.
+    with open("/proc/self/status") as status, open("/proc/self/limits") as limits:
+        kept = [line for line in status if line.startswith(("Umask:", "SigBlk:", "SigIgn:"))]
+        return kept + [limits.read(), os.getcwd(), sorted(os.sched_getaffinity(0))]
+
+
+def nameless_file():
+    # Some builds of Python 3.8 and later have no memfd_create.
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("dlrover-order")
+    import tempfile
+
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def start_again(without, before, is_idle):
+    # Without these packages: by the command and in the environment by which this process was started, with the order that
+    # it has received.
+    if state() != before:
+        raise Unfit("an import changed the working directory, CPUs, limits or signals of the process")
+    if is_idle:
+        become_normal()
+    known = " ".join("%s=%s" % one for one in sorted(without.items()))
+    copy = nameless_file()
+    with open(copy, "wb", closefd=False) as file:
+        file.write(os.fsencode(known) + bytes([10]) + bytes(1).join(order))
+    for fd in descriptors():
+        if int(fd) > 2:
+            os.set_inheritable(int(fd), int(fd) in (copy, control.fileno()))
+    role = {"DLROVER_WARM_TEMPLATE": "%d,%d" % (control.fileno(), copy)}
+    os.execvpe(own_argv[0], own_argv, {**given, **role})
+
+
+def take_order():
+    # From the guard, or from this process before it started again.
+    if len(numbers) == 1:
+        return receive()[0], {}
+    with open(numbers[1], "rb") as file:
+        file.seek(0)
+        known, _, parts = file.read().partition(bytes([10]))
+    return parts.split(bytes(1)), dict(one.split("=") for one in os.fsdecode(known).split())
+
+
 def stamps_of_modules():
     stamps = {}
     for module in list(sys.modules.values()):
@@ -324,9 +394,13 @@ def warm_up(names, is_learned, limit, idle):
     interpreter = stamps_of_interpreter()
     before = descriptors()
     is_idle = idle and become_idle()
-    import_all(names, is_learned)
+    state_before = state()
+    import_all([name for name in names if name.partition(".")[0] not in left_out], is_learned)
     if has_children():
         raise Unfit("an import started a process")
+    # What reads a variable of one worker is not imported for all of them.
+    if readers and len(left_out) + len(readers) <= MOST_LEFT_OUT:
+        start_again({**left_out, **readers}, state_before, is_idle)
     check_descriptors(before)
     if not fork_on_trial(forked_well):
         raise Unfit("an import used or counted accelerators with torch, so forked workers could not use them; if it only counts them, "
@@ -558,13 +632,15 @@ def serve_one(parts, fds):
 
 
 def serve():
-    global guard, of_wrapper, own_argv, personal, script_folder, prelude_of_workers
-    parts, _fds = receive()
+    global guard, given, left_out, of_each, of_wrapper, order, own_argv, personal, script_folder, prelude_of_workers
+    order, left_out = take_order()
+    parts = order
     # The guard; the lengths of the command and the environment of this process; how much memory it may take (KiB);
-    # whether it is to be idle; how the modules are known; where workers have their prelude; then the command, the
-    # environment and the modules.
+    # whether it is to be idle; how the modules are known; where workers have their prelude; the names of the variables that
+    # each worker has of its own; then the command, the environment and the modules.
     guard, argc, envc, limit, idle = [int(part) for part in parts[:5]]
-    learned, prelude_of_workers, parts = parts[5] == b"learned", os.fsdecode(parts[6]), parts[7:]
+    learned, prelude_of_workers = parts[5] == b"learned", os.fsdecode(parts[6])
+    of_each, parts = set(os.fsdecode(parts[7]).split("=")), parts[8:]
     own_argv = [os.fsdecode(argument) for argument in parts[:argc]]
     given = environment_of(parts[argc : argc + envc])
     names = [os.fsdecode(name) for name in parts[argc + envc :] if name]
@@ -582,7 +658,7 @@ def serve():
     except Unfit as error:
         answer("refused", str(error))
         leave(1)
-    answer("ready", str(memory()))
+    answer("ready", str(memory()), *["%s=%s" % one for one in sorted(left_out.items()) if one[0] not in sys.modules])
     while True:
         parts, fds = receive()
         if serve_one(parts, fds):

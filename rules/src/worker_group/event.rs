@@ -17,7 +17,7 @@ use crate::{
     notice::Notice,
     progress::{ProgressReport, Sample},
     push::Push,
-    warm::WarmTerms,
+    warm::{LeftOut, WarmTerms},
     world::Assignment,
 };
 use diagnosis::{
@@ -91,8 +91,9 @@ pub enum Event {
     ProgressSampled { round: Round, samples: Vec<Sample> },
     /// The stacks that the master has ordered are taken, and sent.
     StacksTaken,
-    /// The template of warm workers is ready: those that are started from now on are forked from it.
-    TemplateReady { kib: u64 },
+    /// The template of warm workers is ready, without these packages: those that are started from now on are forked from
+    /// it.
+    TemplateReady { kib: u64, left_out: Vec<LeftOut> },
     /// The template has ended, because it cannot be used.
     TemplateUnfit { reason: String },
     /// The template has ended, because a worker could not be forked from it. That worker is started without it.

@@ -8,7 +8,7 @@ use super::{Effect, State, WorkerGroup};
 use crate::{
     ids::Round,
     notice::Notice,
-    warm::{WarmNotice, WarmStart},
+    warm::{LeftOut, WarmNotice, WarmStart},
 };
 use diagnosis::moment::Moment;
 
@@ -121,12 +121,13 @@ impl WorkerGroup {
         effects
     }
 
-    pub(super) fn on_template_ready(&mut self, now: Moment) -> Vec<Effect> {
+    pub(super) fn on_template_ready(&mut self, now: Moment, left_out: Vec<LeftOut>) -> Vec<Effect> {
         if !matches!(self.warm.template, Template::Starting { .. }) {
             return Vec::new();
         }
         self.warm.template = Template::Ready;
-        self.release(now)
+        let notices = left_out.into_iter().map(|one| Effect::Notify(Notice::Warm(WarmNotice::LeftOut(one))));
+        notices.chain(self.release(now)).collect()
     }
 
     pub(super) fn on_template_unfit(&mut self, now: Moment, reason: String) -> Vec<Effect> {

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     hang::{HangSources, HangTerms, OnHang},
     progress::Sample,
-    warm::{WarmNotice, WarmStart, WarmTerms},
+    warm::{LeftOut, WarmNotice, WarmStart, WarmTerms},
 };
 
 fn at(secs: u64) -> Moment {
@@ -38,6 +38,10 @@ fn said(notice: WarmNotice) -> Effect {
     Effect::Notify(Notice::Warm(notice))
 }
 
+fn ready() -> Event {
+    Event::TemplateReady { kib: 1, left_out: Vec::new() }
+}
+
 fn unfit(reason: &str) -> Event {
     Event::TemplateUnfit { reason: reason.to_owned() }
 }
@@ -54,7 +58,7 @@ fn a_template_is_started_once_when_all_workers_have_made_a_step() {
     assert!(!starts_template(&group.handle(at(2), sampled(0, &[1, 0]))));
     assert!(starts_template(&group.handle(at(3), sampled(0, &[1, 1]))));
     assert!(!starts_template(&group.handle(at(4), sampled(0, &[2, 2]))));
-    assert_eq!(group.handle(at(5), Event::TemplateReady { kib: 1 }), []);
+    assert_eq!(group.handle(at(5), ready()), []);
     assert!(!starts_template(&group.handle(at(6), sampled(0, &[3, 3]))));
 }
 
@@ -90,7 +94,7 @@ fn the_first_workers_wait_for_the_template_if_they_are_to() {
     let _prepares = group.handle(Moment::START, assigned(0, 2));
     assert_eq!(group.handle(at(1), prepared(0)), [Effect::StartTemplate { is_idle: false }]);
     assert_eq!(group.deadline(), Some(at(121)));
-    assert_eq!(group.handle(at(4), Event::TemplateReady { kib: 1 }), [Effect::Spawn { round: Round(0) }]);
+    assert_eq!(group.handle(at(4), ready()), [Effect::Spawn { round: Round(0) }]);
     // Those of a restart do not wait: it is there.
     let _stops = group.handle(at(5), exited(0, 0, SEGV));
     let _stopped = group.handle(at(5), exited(0, 1, TERM));
@@ -125,7 +129,7 @@ fn a_round_that_is_over_starts_nothing_when_the_template_is_ready() {
     assert_eq!(group.handle(at(1), prepared(0)), [Effect::StartTemplate { is_idle: false }]);
     let effects = group.handle(at(2), super::regroup(0));
     assert!(effects.contains(&join(0, Some(0))), "{effects:?}");
-    assert_eq!(group.handle(at(3), Event::TemplateReady { kib: 1 }), []);
+    assert_eq!(group.handle(at(3), ready()), []);
     let _prepares = group.handle(at(4), assigned(1, 2));
     assert_eq!(group.handle(at(4), prepared(1)), [Effect::Spawn { round: Round(1) }]);
 }
@@ -150,7 +154,7 @@ fn a_template_that_was_refused_is_replaced_twice() {
         let now = at(10 * (attempt + 1));
         let round = u32::try_from(attempt).unwrap();
         assert!(starts_template(&group.handle(now, sampled(round, &[1]))), "{attempt}");
-        assert_eq!(group.handle(now, Event::TemplateReady { kib: 1 }), []);
+        assert_eq!(group.handle(now, ready()), []);
         let _stops = group.handle(now, exited(round, 0, SEGV));
         let _joins = group.handle(now, gone(round));
         let _prepares = group.handle(now, assigned(round + 1, 1));
@@ -170,4 +174,21 @@ fn a_template_that_takes_too_long_beside_workers_is_ended() {
     let notice = said(WarmNotice::Unfit { reason: "its imports took more than 1800 s".to_owned() });
     assert_eq!(group.handle(at(1803), Event::Deadline), [Effect::EndTemplate, notice]);
     assert_eq!(group.deadline(), None);
+}
+
+#[test]
+fn what_the_template_leaves_out_is_told() {
+    let left_out = LeftOut { package: "lightning".into(), variable: "LOCAL_RANK".into() };
+    let notice = WarmNotice::LeftOut(left_out.clone());
+    assert_eq!(
+        notice.to_string(),
+        "the template of warm workers does not import `lightning`, which reads LOCAL_RANK while it is imported; each \
+         worker imports it"
+    );
+    let mut group = group(WarmStart::Start, false, 3);
+    let _prepares = group.handle(Moment::START, assigned(0, 2));
+    assert_eq!(group.handle(at(1), prepared(0)), [Effect::StartTemplate { is_idle: false }]);
+    let ready = Event::TemplateReady { kib: 1, left_out: vec![left_out] };
+    assert_eq!(group.handle(at(4), ready.clone()), [said(notice), Effect::Spawn { round: Round(0) }]);
+    assert_eq!(group.handle(at(5), ready), [], "it is no template any more that is awaited");
 }
