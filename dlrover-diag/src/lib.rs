@@ -100,10 +100,15 @@ fn line(text: &str) -> io::Result<()> {
     writeln!(io::stdout(), "{}", plain(text))
 }
 
-/// Prints the result and returns `code`, or the code of a failure when it cannot be written. A closed pipe (`| head`)
-/// is not a failure.
+/// [`print_painted`], without control characters of peers and tools.
 fn print(text: &str, code: u8) -> ExitCode {
-    match line(text.trim_end()) {
+    print_painted(&plain(text), code)
+}
+
+/// Prints the result as it is, with its colours, and returns `code`, or the code of a failure when it cannot be written. A closed pipe (`| head`)
+/// is not a failure.
+fn print_painted(text: &str, code: u8) -> ExitCode {
+    match writeln!(io::stdout(), "{}", text.trim_end()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             log_line(format_args!("error: cannot write to standard output: {error}"));
             ExitCode::from(FAILED)

@@ -19,7 +19,7 @@ use tokio::{runtime, time::sleep};
 
 use self::{
     events::{NewEvents, Printed},
-    screen::{Style, for_people, for_screen, headline},
+    screen::{Style, clean, for_people, for_screen, headline},
     source::{Source, SourceError, Statuses},
 };
 use super::{line, log_line};
@@ -106,11 +106,12 @@ pub(super) fn main(arguments: &Arguments, env: Environment<'_>) -> ExitCode {
     with_source(&arguments.at, env, async |source, timeout| match (arguments.watch, arguments.json) {
         (false, is_json) => {
             let status = source.once(timeout).await?;
-            let text = match is_json {
-                true => pretty(&status),
-                false => for_people(&status, &Style::of_terminal(is_colourful)),
-            };
-            Ok(super::print(&text, SUCCEEDED))
+            Ok(match is_json {
+                true => super::print(&pretty(&status), SUCCEEDED),
+                false => {
+                    super::print_painted(&for_people(&status, &Style::of_terminal(is_colourful)), SUCCEEDED)
+                }
+            })
         }
         (true, is_json) => {
             let is_screen = !is_json && io::stdout().is_terminal();
@@ -321,7 +322,7 @@ impl Show for Shown {
         let text = format!("no contact with the job master: {why}; reconnecting");
         if self.is_screen {
             let mut out = io::stdout();
-            write!(out, "\r\n{text}")?;
+            write!(out, "\r\n{}", clean(&text))?;
             return out.flush();
         }
         log_line(text);

@@ -179,7 +179,7 @@ fn serve(settings: Settings) -> Result<End, MasterMainError> {
         // Before the port is announced.
         let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
         let listener = listen(&reach)?;
-        let page = http.as_ref().and_then(Web::url);
+        let page = http.as_ref().and_then(Web::announcement);
         let config = MasterConfig {
             policy,
             timeout,
@@ -194,7 +194,7 @@ fn serve(settings: Settings) -> Result<End, MasterMainError> {
         let master = master::prepare(config)?;
         log_line(style, Level::INFO, format_args!("listening on {}, job \"{job_name}\"", listener.address));
         if let Some(page) = page {
-            log_line(style, Level::INFO, format_args!("page and metrics of the job: {page}"));
+            log_line(style, Level::INFO, page);
         }
         let stopped = async {
             let (Ok(mut interrupt), Ok(mut terminate)) = signals else { return future::pending().await };

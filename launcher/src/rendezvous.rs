@@ -226,8 +226,8 @@ fn open_http(master: &MasterPlan, print_line: &dyn Fn(String)) -> Result<Option<
         token: master.http_token.clone(),
         mpi_operator: master.mpi_operator.clone(),
     };
-    if let Some(page) = web.url() {
-        print_line(format!("page and metrics of the job: {page}"));
+    if let Some(announcement) = web.announcement() {
+        print_line(announcement);
     }
     Ok(Some(web))
 }

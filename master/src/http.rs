@@ -3,12 +3,14 @@
 //! It reads the status and changes nothing. Where the job has a token, all but `/healthz` require it: as
 //! `Authorization: Bearer TOKEN`, or as the password of HTTP's basic authentication, for which browsers ask.
 
+mod gpu_metrics;
+mod label;
 mod metrics;
 mod mpi_operator;
 
 use std::{
     io,
-    net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs as _},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener as StdListener, ToSocketAddrs as _},
 };
 
 use axum::{
@@ -18,7 +20,8 @@ use axum::{
     http::{
         HeaderMap, HeaderValue, StatusCode,
         header::{
-            ACCEPT, AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, WWW_AUTHENTICATE,
+            ACCEPT, AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST,
+            WWW_AUTHENTICATE,
         },
     },
     middleware::{self, Next},
@@ -100,10 +103,17 @@ pub struct Web {
 }
 
 impl Web {
-    /// Where the page is.
+    /// A line for the log: where the page is, and whether any host can read it.
     #[must_use]
-    pub fn url(&self) -> Option<String> {
-        self.socket.local_addr().ok().map(|at| format!("http://{at}/"))
+    pub fn announcement(&self) -> Option<String> {
+        let at = self.socket.local_addr().ok()?;
+        Some(match self.token.is_some() || at.ip().is_loopback() {
+            true => format!("page and metrics of the job: http://{at}/"),
+            false => format!(
+                "page and metrics of the job: http://{at}/; any host that reaches this port can read them, unless the \
+                 job has a token (DLROVER_JOB_TOKEN)"
+            ),
+        })
     }
 }
 
@@ -114,6 +124,8 @@ struct Shared {
     token: Option<Token>,
     mpi_operator: Option<MpiOperatorLabels>,
     training_time: metrics::GreatestTrainingTime,
+    /// Only this host may ask, and no token is required.
+    is_for_this_host: bool,
 }
 
 /// Serves until the task is aborted, or until `over`, when the last statuses are sent.
@@ -124,8 +136,9 @@ pub(crate) fn serve(
 ) -> io::Result<JoinHandle<()>> {
     let Web { socket, token, mpi_operator } = web;
     let listener = TcpListener::from_std(socket)?;
-    let shared =
-        Shared { feed, token, mpi_operator, training_time: metrics::GreatestTrainingTime::default() };
+    let is_for_this_host = token.is_none() && listener.local_addr()?.ip().is_loopback();
+    let training_time = metrics::GreatestTrainingTime::default();
+    let shared = Shared { feed, token, mpi_operator, training_time, is_for_this_host };
     let guarded = Router::new()
         .route("/", get(page))
         .route("/status.json", get(status_json))
@@ -139,8 +152,14 @@ pub(crate) fn serve(
     }))
 }
 
-/// Answers requests without the job token, if there is one, with 401.
+/// Answers requests without the job token, if there is one, with 401. A page of another site in a browser of this host
+/// cannot read a loopback address, unless the name of that site leads to it: requests by a name are answered with 403.
 async fn authenticate(State(shared): State<Shared>, request: Request, next: Next) -> Response {
+    if shared.is_for_this_host && !is_by_address(request.headers()) {
+        let text = "this page is served to this host only: ask for `http://127.0.0.1:PORT/` or `http://localhost:PORT/`; \
+                    under another name it is served only where the job has a token (DLROVER_JOB_TOKEN)\n";
+        return (StatusCode::FORBIDDEN, text).into_response();
+    }
     let Some(token) = &shared.token else { return next.run(request).await };
     if is_authentic(token, request.headers()) {
         return next.run(request).await;
@@ -152,6 +171,17 @@ async fn authenticate(State(shared): State<Shared>, request: Request, next: Next
     let text = "the job token is missing or wrong; send it as `Authorization: Bearer TOKEN`, or as the password of \
                 basic authentication\n";
     (StatusCode::UNAUTHORIZED, asks, text).into_response()
+}
+
+/// The request names its host by an address, by `localhost`, or not at all.
+fn is_by_address(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(HOST) else { return true };
+    let Ok(host) = host.to_str() else { return false };
+    if let Some(rest) = host.strip_prefix('[') {
+        return rest.split_once(']').is_some_and(|(address, _)| address.parse::<Ipv6Addr>().is_ok());
+    }
+    let name = host.split_once(':').map_or(host, |(name, _)| name);
+    name.eq_ignore_ascii_case("localhost") || name.parse::<Ipv4Addr>().is_ok()
 }
 
 /// Compares in constant time, as for calls of nodes.
@@ -254,6 +284,43 @@ mod tests {
             assert!(error.starts_with(&format!("cannot listen on --http {given}: ")), "{error}");
             assert!(error.contains(remedy), "{error}");
         }
+    }
+
+    #[test]
+    fn a_name_that_may_lead_anywhere_is_not_this_host() {
+        let is_local = |host: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(HOST, host.parse().unwrap());
+            is_by_address(&headers)
+        };
+        for host in
+            ["127.0.0.1:9090", "127.0.0.1", "localhost:9090", "LOCALHOST", "[::1]:9090", "[::1]", "10.0.0.1"]
+        {
+            assert!(is_local(host), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "evil.example:9090",
+            "localhost.evil.example",
+            "[evil]",
+            "",
+            "127.0.0.1.evil.example",
+        ] {
+            assert!(!is_local(host), "{host}");
+        }
+        assert!(is_by_address(&HeaderMap::new()), "HTTP/1.0");
+    }
+
+    #[test]
+    fn a_page_that_any_host_can_read_is_announced_as_such() {
+        let announced = |given: &str, token: Option<&str>| {
+            let token = token.map(|token| Token::new(token).unwrap());
+            Web { socket: open_http(given).unwrap(), token, mpi_operator: None }.announcement().unwrap()
+        };
+        let open = "any host that reaches this port can read them";
+        assert!(announced("0.0.0.0:0", None).contains(open));
+        assert!(!announced("0.0.0.0:0", Some("s3cret")).contains(open));
+        assert!(!announced("0", None).contains(open));
     }
 
     #[test]

@@ -10,6 +10,9 @@ use crate::progress::RankState;
 /// The most ranks of a job that are all listed.
 pub const MAX_RANKS: u32 = 1024;
 
+/// The most troubles of its accelerators that are listed for a node: two for each of 8.
+pub const MAX_GPU_TROUBLES: usize = 16;
+
 /// The version of the document.
 pub const SCHEMA: &str = "dlrover.job-status/v1";
 
@@ -167,6 +170,9 @@ pub struct NodeStatus {
     /// How many accelerators it has reported, and how many of them are broken.
     pub gpus: u32,
     pub broken_gpus: u32,
+    /// What is wrong with them, each once: `GPU 3 (NVIDIA H100): it has fallen off the bus`. At most
+    /// [`MAX_GPU_TROUBLES`].
+    pub gpu_troubles: Vec<String>,
     /// The progress of its ranks, as far as it has reported any. Of more than [`MAX_RANKS`] in the job, each node has
     /// the one that is furthest behind.
     pub ranks: Vec<RankStatus>,

@@ -1,4 +1,4 @@
-//! `dlrover-diag status --watch` on a terminal: a live screen.
+//! `dlrover-diag status` on a terminal, and the live screen of `--watch`.
 
 use std::{
     fs::File,
@@ -24,12 +24,12 @@ struct Screen {
 }
 
 impl Screen {
-    fn of(address: &str, variables: &[(&str, &str)]) -> Self {
+    fn of(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let size = Winsize { ws_row: ROWS as u16, ws_col: COLUMNS as u16, ws_xpixel: 0, ws_ypixel: 0 };
         let OpenptyResult { master, slave } = openpty(&size, None).expect("a terminal");
         // Copies that processes of other tests do not inherit.
         let [master, slave] = [master, slave].map(|end| end.try_clone().expect("a descriptor"));
-        let mut command = diag_command(&["status", address, "--watch"]);
+        let mut command = diag_command(arguments);
         command.env_remove("NO_COLOR").envs(variables.iter().copied()).stdout(slave);
         let follower = command.spawn().expect("it runs");
         // Its copy of the terminal, without which reading ends.
@@ -84,10 +84,24 @@ fn plain(text: &str) -> String {
     pieces.fold(first, |plain, piece| plain + piece.split_once('m').expect("a colour").1)
 }
 
+/// The same colours, once.
+fn status_without_watch(address: &str) {
+    for (variables, begin) in [(&[][..], "\x1b[1mjob "), (&[("NO_COLOR", "1")], "job ")] {
+        let mut screen = Screen::of(&["status", address], variables);
+        assert_eq!(screen.end(), Some(0));
+        let text = String::from_utf8(screen.written.lock().expect("no panic").clone()).expect("UTF-8");
+        assert!(text.starts_with(begin), "{text:?}");
+        assert_eq!(text.contains('\x1b'), variables.is_empty(), "{text:?}");
+        assert!(!text.contains('\u{fffd}'), "a sign for a control character: {text:?}");
+        assert!(plain(&text).lines().all(|line| line.chars().count() <= COLUMNS), "{text:?}");
+    }
+}
+
 #[test]
 fn a_terminal_has_a_screen_that_fits_until_the_job_ends() {
     let mut job = Cluster::with_master(programs!(), &[]);
-    let mut screens = [&[][..], &[("NO_COLOR", "1")]].map(|variables| Screen::of(job.address(), variables));
+    let mut screens = [&[][..], &[("NO_COLOR", "1")]]
+        .map(|variables| Screen::of(&["status", job.address(), "--watch"], variables));
     let until = |screens: &[Screen], words: &str| {
         job.wait(words, || screens.iter().all(|screen| plain(&screen.shown()).contains(words)).then_some(()));
     };
@@ -95,6 +109,7 @@ fn a_terminal_has_a_screen_that_fits_until_the_job_ends() {
     let nodes = [0, 1].map(|rank| job.ranked(rank).flags(["--nnodes=2"]).start());
     let _world = job.await_world(2, 0);
     until(&screens, ": running, round 0 on 2 nodes, 2 workers");
+    status_without_watch(job.address());
     let [coloured, uncoloured] = [0, 1].map(|index| screens[index].shown());
     assert!(coloured.contains("\x1b[1m") && coloured.contains("\x1b[32m0 "), "{coloured:?}");
     assert!(!uncoloured.contains('\x1b'), "{uncoloured:?}");

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, io};
 
-use diagnosis::counted::counted;
+use diagnosis::counted::{counted, named_and_more};
 use rules::{
     job_status::{CheckpointStatus, CheckpointWriteStatus, JobPhase, JobStatus, NodeState, NodeStatus},
     last_lines::excerpt,
@@ -19,6 +19,10 @@ const EVENTS: usize = 8;
 
 /// Events that stay on a small screen with many nodes.
 const LEAST_EVENTS: usize = 4;
+
+/// Nodes whose accelerators are named as troubled, and troubles of each.
+const GPU_NODES: usize = 4;
+const GPU_TROUBLES: usize = 3;
 
 /// Columns and rows of what it is drawn on.
 #[derive(Debug, Clone, Copy)]
@@ -207,6 +211,7 @@ fn facts(status: &JobStatus) -> Vec<String> {
     facts.push(sums.join(", "));
     facts.extend(progress::facts(status));
     facts.extend(status.checkpoints.iter().map(checkpoint_fact));
+    facts.extend(gpu_facts(status));
     if let Some(check) = &status.check {
         let healthy = check.nodes.iter().filter(|node| node.verdict == "healthy").count();
         let ago = duration(check.seconds_ago);
@@ -246,6 +251,21 @@ fn facts(status: &JobStatus) -> Vec<String> {
     facts
 }
 
+/// A line for each node whose accelerators have a trouble.
+fn gpu_facts(status: &JobStatus) -> Vec<String> {
+    let troubled: Vec<&NodeStatus> =
+        status.nodes.iter().filter(|node| !node.gpu_troubles.is_empty()).collect();
+    let shown = troubled.iter().take(GPU_NODES).map(|node| {
+        let rank = node.node_rank.map_or_else(String::new, |rank| format!("node rank {rank}, "));
+        let named = node.gpu_troubles.iter().take(GPU_TROUBLES);
+        format!("accelerators of {rank}{}: {}", node.host, named_and_more(named, node.gpu_troubles.len()))
+    });
+    let more = troubled.len().saturating_sub(GPU_NODES);
+    let more =
+        (more > 0).then(|| format!("accelerators of {} have troubles too", counted(more, "more node")));
+    shown.chain(more).collect()
+}
+
 /// At most so many nodes, with an empty line above.
 fn nodes(status: &JobStatus, style: &Style, most: usize) -> String {
     if status.nodes.is_empty() {
@@ -258,7 +278,7 @@ fn nodes(status: &JobStatus, style: &Style, most: usize) -> String {
         table.line([
             node.node_rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string()),
             shortened(&node.host, 20),
-            node.address.clone(),
+            clean(&node.address),
             node.state.as_str().to_owned(),
             ranks(node),
             node.restarts.to_string(),
@@ -322,6 +342,7 @@ pub(super) fn duration(seconds: f64) -> String {
 
 /// Lines of at most `width` characters, broken at spaces; those after the first are indented.
 fn wrapped(text: &str, width: usize, indent: usize) -> Vec<String> {
+    let text = clean(text);
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
         let is_first = lines.len() == 1;
@@ -341,10 +362,18 @@ fn wrapped(text: &str, width: usize, indent: usize) -> Vec<String> {
     lines
 }
 
+/// The text in one line, without control characters: names and output come from other nodes, and a terminal would obey
+/// them.
+pub(super) fn clean(text: &str) -> String {
+    let text = text.replace(['\n', '\t'], " ");
+    agent::plain(&text).into_owned()
+}
+
 /// The start of a text that is too long.
 fn shortened(text: &str, width: usize) -> String {
+    let text = clean(text);
     if text.chars().count() <= width {
-        return text.to_owned();
+        return text;
     }
     text.chars().take(width.saturating_sub(3)).chain("...".chars()).collect()
 }
@@ -370,6 +399,7 @@ pub(super) mod tests {
             accelerators: None,
             gpus: 0,
             broken_gpus: 0,
+            gpu_troubles: Vec::new(),
             ranks: Vec::new(),
         }
     }
@@ -493,6 +523,50 @@ pub(super) mod tests {
         let end = Some(EndStatus { succeeded: false, message: "it broke".into() });
         let over = JobStatus { phase: JobPhase::Over, end, ..status() };
         assert_eq!(headline(&over), "job llm-7b: failed: it broke");
+    }
+
+    #[test]
+    fn a_terminal_obeys_no_text_of_other_nodes() {
+        let hostile = "a\u{1b}]0;title\u{7}\nb\tc\u{9b}2J";
+        let mut status = status();
+        status.job = Some(hostile.into());
+        for node in &mut status.nodes {
+            (node.host, node.address) = (hostile.into(), hostile.into());
+            node.gpu_troubles = vec![hostile.into()];
+        }
+        status.events[0].message = hostile.into();
+        status.checkpoints[0].folder = hostile.into();
+        let mut failure = status.last_failure.take().unwrap();
+        failure.root_cause = Some(hostile.into());
+        failure.last_lines = vec![hostile.into()];
+        status.last_failure = Some(failure);
+        status.check.as_mut().unwrap().nodes[0].verdict = hostile.into();
+        for is_colourful in [false, true] {
+            let style = Style { width: 80, height: 40, is_colourful };
+            for text in [for_people(&status, &style), for_screen(&status, &style)] {
+                let uncoloured = [GREEN, YELLOW, RED, BOLD, "0"]
+                    .iter()
+                    .fold(text, |text, it| text.replace(&format!("\x1b[{it}m"), ""));
+                let left = uncoloured.chars().find(|letter| letter.is_control() && *letter != '\n');
+                assert_eq!(left, None, "{uncoloured:?}");
+                assert!(uncoloured.lines().all(|line| line.chars().count() <= 80), "{uncoloured}");
+                assert!(uncoloured.contains("a\u{fffd}]0;title"), "{uncoloured}");
+            }
+        }
+    }
+
+    #[test]
+    fn troubles_of_accelerators_are_named_by_node() {
+        let mut status = status();
+        status.nodes[1].gpu_troubles =
+            (0..5).map(|gpu| format!("GPU {gpu}: it has fallen off the bus")).collect();
+        let expected = "accelerators of node rank 1, gpu-1: GPU 0: it has fallen off the bus, GPU 1: it has fallen off the \
+                        bus, GPU 2: it has fallen off the bus and 2 more";
+        assert_eq!(gpu_facts(&status), [expected]);
+        status.nodes = (0..6)
+            .map(|rank| NodeStatus { gpu_troubles: vec!["x".into()], ..node(rank, NodeState::Running) })
+            .collect();
+        assert_eq!(gpu_facts(&status).last().unwrap(), "accelerators of 2 more nodes have troubles too");
     }
 
     #[test]

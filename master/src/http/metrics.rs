@@ -17,11 +17,14 @@ use prometheus_client::{
     registry::Registry,
 };
 use rules::job_status::{
-    CheckStatus, CheckedNodeStatus, CheckpointStatus, Histogram, JobPhase, JobStatus, NodeState, NodeStatus,
-    RankStatus,
+    CheckStatus, CheckedNodeStatus, CheckpointStatus, Histogram, JobPhase, JobStatus, NodeState, RankStatus,
 };
 
-use super::mpi_operator::{self, MpiOperatorLabels};
+use super::{
+    gpu_metrics,
+    label::Label,
+    mpi_operator::{self, MpiOperatorLabels},
+};
 
 /// Pairs of nodes whose bandwidth is a metric: a series each.
 const MAX_PAIRS: usize = 512;
@@ -108,7 +111,7 @@ struct Metrics(JobStatus, Option<MpiOperatorLabels>);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct JobLabel {
-    job: String,
+    job: Label,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -127,35 +130,35 @@ struct CauseLabel {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct NodeLabel {
-    node: String,
+pub(super) struct NodeLabel {
+    pub(super) node: Label,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct FolderLabel {
-    folder: String,
+    folder: Label,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RankLabel {
-    rank: String,
+    rank: Label,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct VerdictLabel {
-    node: String,
-    verdict: String,
+    node: Label,
+    verdict: Label,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct PairLabel {
-    a: String,
-    b: String,
+    a: Label,
+    b: Label,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct BuildLabel {
-    version: String,
+    version: Label,
 }
 
 /// Families of one type.
@@ -232,22 +235,6 @@ impl Families<'_, '_> {
     }
 }
 
-/// A series for each node rank. A spare may ask for a rank that a running node has: the node that runs counts.
-fn by_node_rank(
-    status: &JobStatus,
-    value: impl Fn(&NodeStatus) -> Option<u32>,
-) -> impl Iterator<Item = (NodeLabel, f64)> {
-    let mut series = BTreeMap::new();
-    for node in &status.nodes {
-        let (Some(rank), Some(value)) = (node.node_rank, value(node)) else { continue };
-        let is_running = node.first_rank.is_some();
-        if is_running || !series.contains_key(&rank) {
-            series.insert(rank, f64::from(value));
-        }
-    }
-    series.into_iter().map(|(rank, value)| (NodeLabel { node: rank.to_string() }, value))
-}
-
 /// A series for each node rank that the job has or that ever restarted: a counter neither falls nor goes away with its
 /// node.
 fn worker_restarts(status: &JobStatus) -> impl Iterator<Item = (NodeLabel, f64)> {
@@ -255,13 +242,13 @@ fn worker_restarts(status: &JobStatus) -> impl Iterator<Item = (NodeLabel, f64)>
     let restarted = status.totals.restarts_by_node.iter().map(|it| (it.node_rank, it.restarts));
     let series: BTreeMap<Option<u32>, u64> = present.chain(restarted).collect();
     let label = |rank: Option<u32>| rank.map_or_else(|| "none".to_owned(), |rank| rank.to_string());
-    series.into_iter().map(move |(rank, restarts)| (NodeLabel { node: label(rank) }, float(restarts)))
+    series.into_iter().map(move |(rank, restarts)| (NodeLabel { node: label(rank).into() }, float(restarts)))
 }
 
 /// The progress of ranks, and hangs.
 fn progress_metrics(families: &mut Families<'_, '_>, status: &JobStatus) -> fmt::Result {
     let ranks = || status.nodes.iter().flat_map(|node| &node.ranks);
-    let label = |rank: &RankStatus| RankLabel { rank: rank.rank.to_string() };
+    let label = |rank: &RankStatus| RankLabel { rank: rank.rank.to_string().into() };
     families.gauge(
         "dlrover_rank_step",
         "The last step of a rank",
@@ -292,7 +279,7 @@ fn progress_metrics(families: &mut Families<'_, '_>, status: &JobStatus) -> fmt:
 
 /// Checkpoints that nodes have in memory.
 fn checkpoint_metrics(families: &mut Families<'_, '_>, status: &JobStatus) -> fmt::Result {
-    let label = |it: &CheckpointStatus| FolderLabel { folder: it.folder.clone() };
+    let label = |it: &CheckpointStatus| FolderLabel { folder: it.folder.as_str().into() };
     let all = || status.checkpoints.iter();
     families.gauge(
         "dlrover_checkpoint_memory_step",
@@ -322,11 +309,15 @@ impl Collector for Metrics {
         let status = &self.0;
         let mut families = Families { encoder: &mut encoder };
         let version = status.master.version.clone();
-        families.gauge("dlrover_build_info", "The job master's version", [(BuildLabel { version }, 1.0)])?;
+        families.gauge(
+            "dlrover_build_info",
+            "The job master's version",
+            [(BuildLabel { version: version.into() }, 1.0)],
+        )?;
         families.gauge(
             "dlrover_job_info",
             "The run id of the job, once a node has joined",
-            status.job.clone().map(|job| (JobLabel { job }, 1.0)),
+            status.job.clone().map(|job| (JobLabel { job: job.into() }, 1.0)),
         )?;
         families.one_gauge(
             "dlrover_job_succeeded",
@@ -400,16 +391,7 @@ impl Collector for Metrics {
         if let Some(check) = &status.check {
             check_metrics(&mut families, check)?;
         }
-        families.gauge(
-            "dlrover_gpus",
-            "Accelerators by node rank, as the node reported them",
-            by_node_rank(status, |node| (node.gpus > 0).then_some(node.gpus)),
-        )?;
-        families.gauge(
-            "dlrover_gpus_broken",
-            "Accelerators that the node reported as broken, by node rank",
-            by_node_rank(status, |node| (node.gpus > 0).then_some(node.broken_gpus)),
-        )?;
+        gpu_metrics::encode(&mut families, status)?;
         self.1.as_ref().map_or(Ok(()), |labels| mpi_operator::encode(&mut families, status, labels))
     }
 }
@@ -439,7 +421,7 @@ fn check_metrics(families: &mut Families<'_, '_>, check: &CheckStatus) -> fmt::R
         "1 for the verdict of the last network check on each node, by its address, or its number in the check where \
          nodes share an address",
         listed.map(|(node, label)| {
-            (VerdictLabel { node: label.clone(), verdict: node.verdict.clone() }, 1.0)
+            (VerdictLabel { node: label.as_str().into(), verdict: node.verdict.as_str().into() }, 1.0)
         }),
     )?;
     let label = |number: u32| labels.get(number as usize).cloned();
@@ -458,17 +440,17 @@ fn check_metrics(families: &mut Families<'_, '_>, check: &CheckStatus) -> fmt::R
         &format!(
             "The bandwidth between two nodes in the last network check; at most {MAX_PAIRS} pairs, the slowest"
         ),
-        pairs.into_iter().filter_map(|((a, b), rate)| Some((PairLabel { a: label(a)?, b: label(b)? }, rate))),
+        pairs.into_iter().filter_map(|((a, b), rate)| Some((PairLabel { a: label(a)?.into(), b: label(b)?.into() }, rate))),
     )
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use rules::{job::Job, job_status::NodeRestarts};
 
     use super::*;
 
-    fn status() -> JobStatus {
+    pub(in crate::http) fn status() -> JobStatus {
         let policy = rules::job::Policy {
             restart_count: 1,
             on_give_up: rules::job::OnGiveUp::Replace,
@@ -540,6 +522,32 @@ mod tests {
                 .unwrap()
                 .ends_with("# EOF\n")
         );
+    }
+
+    #[test]
+    fn a_label_may_hold_any_text() {
+        let hostile = "exp \"lr\\3\"\ndlrover_round 9\u{1b}[31m";
+        let mut status = status();
+        status.job = Some(hostile.into());
+        status.checkpoints = vec![CheckpointStatus {
+            folder: hostile.into(),
+            memory_step: Some(1),
+            disk_step: None,
+            writing: None,
+        }];
+        let labels = MpiOperatorLabels { launcher: hostile.into(), namespace: hostile.into() };
+        for format in [Format::Text, Format::OpenMetrics] {
+            let text = encode(&status, Some(&labels), format, &GreatestTrainingTime::default()).unwrap();
+            let escaped = r#""exp \"lr\\3\"\ndlrover_round 9�[31m""#;
+            for series in [
+                format!("dlrover_job_info{{job={escaped}}} 1.0"),
+                format!("dlrover_checkpoint_memory_step{{folder={escaped}}} 1.0"),
+                format!("mpi_operator_job_info{{launcher={escaped},namespace={escaped}}} 1.0"),
+            ] {
+                assert!(text.lines().any(|line| line == series), "{series}:\n{text}");
+            }
+            assert!(!text.contains("\ndlrover_round 9"), "{text}");
+        }
     }
 
     #[test]

@@ -6,15 +6,21 @@ use std::fmt;
 use prometheus_client::encoding::EncodeLabelSet;
 use rules::job_status::JobStatus;
 
-use super::metrics::Families;
+use super::{label::Label, metrics::Families};
 
 /// What `mpi_operator_job_info` says of the job.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MpiOperatorLabels {
     /// The host that serves the job master.
     pub launcher: String,
     /// The namespace of its pod.
     pub namespace: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct InfoLabel {
+    launcher: Label,
+    namespace: Label,
 }
 
 pub(super) fn encode(
@@ -35,6 +41,12 @@ pub(super) fn encode(
     families.gauge(
         "mpi_operator_job_info",
         "The host that serves the job master, and its namespace",
-        [(labels.clone(), 1.0)],
+        [(
+            InfoLabel {
+                launcher: labels.launcher.as_str().into(),
+                namespace: labels.namespace.as_str().into(),
+            },
+            1.0,
+        )],
     )
 }

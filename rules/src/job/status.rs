@@ -5,13 +5,18 @@ use crate::{
     ids::{NodeId, Round},
     job_status::{
         CheckStatus, CheckedNodeStatus, EndStatus, FailureStatus, JobEvent, JobPhase, JobStatus, LostSeconds,
-        MAX_TESTS, MasterStatus, NodeState, NodeStatus, RoundStatus, SCHEMA, TestStatus, Totals,
+        MAX_GPU_TROUBLES, MAX_TESTS, MasterStatus, NodeState, NodeStatus, RoundStatus, SCHEMA, TestStatus,
+        Totals,
     },
     pending::Pending,
     taint_report::TaintReport,
     verdict::JobVerdict,
 };
-use diagnosis::{gpus::health::what_is_broken, moment::Moment, network_check::TestResult};
+use diagnosis::{
+    gpus::{Inventory, health::what_is_broken},
+    moment::Moment,
+    network_check::TestResult,
+};
 
 impl Job {
     /// What the job is doing; `master` is filled in by the shell, and the ranks by
@@ -145,6 +150,7 @@ impl Job {
                     broken_gpus: inventory.map_or(0, |it| {
                         count(it.gpus.iter().filter(|gpu| what_is_broken(gpu).is_some()).count())
                     }),
+                    gpu_troubles: inventory.map(|it| troubles(it)).unwrap_or_default(),
                     ranks: Vec::new(),
                 }
             })
@@ -182,6 +188,17 @@ impl Job {
             | Phase::Measuring(_) => NodeState::Waiting,
         }
     }
+}
+
+/// An error of the driver that is reported several times is one trouble.
+fn troubles(inventory: &Inventory) -> Vec<String> {
+    let mut troubles: Vec<String> = Vec::new();
+    for trouble in inventory.troubles() {
+        if troubles.len() < MAX_GPU_TROUBLES && !troubles.contains(&trouble) {
+            troubles.push(trouble);
+        }
+    }
+    troubles
 }
 
 fn check_status(seconds_ago: f64, report: &TaintReport) -> CheckStatus {

@@ -1,6 +1,7 @@
 //! Nodes report their accelerators.
 
 use super::*;
+use crate::job_status::MAX_GPU_TROUBLES;
 use diagnosis::gpus::{Gpu, GpuTrouble, Inventory, Xid};
 
 fn told(node: &str, gpus: Vec<Gpu>) -> Event {
@@ -31,4 +32,23 @@ fn troubles_of_accelerators_are_logged_once() {
     assert_eq!(job.inventories.len(), 1);
     let _none = job.handle(Moment::START, Event::LinkBroken { node: NodeId("a".into()) });
     assert!(job.inventories.is_empty(), "one that never joined is forgotten with its stream");
+}
+
+#[test]
+fn troubles_of_accelerators_are_in_the_status_once_each() {
+    let mut test = Test::new(policy(), terms(1, 1));
+    let _ = test.join("a");
+    let xid = |code| Xid { code, count: 1 };
+    let gpu =
+        Gpu { index: 3, trouble: Some(GpuTrouble::Lost), xids: vec![xid(79), xid(79)], ..Gpu::default() };
+    let _ = test.job.handle(Moment::START, told("a", vec![gpu]));
+    let status = test.job.status(test.now);
+    assert_eq!((status.nodes[0].gpus, status.nodes[0].broken_gpus), (1, 1));
+    let expected = ["GPU 3: it has fallen off the bus", "GPU 3: Xid 79 (the device has fallen off the bus)"];
+    assert_eq!(status.nodes[0].gpu_troubles, expected);
+
+    let many =
+        (0..40).map(|index| Gpu { index, trouble: Some(GpuTrouble::Lost), ..Gpu::default() }).collect();
+    let _ = test.job.handle(Moment::START, told("a", many));
+    assert_eq!(test.job.status(test.now).nodes[0].gpu_troubles.len(), MAX_GPU_TROUBLES);
 }
