@@ -67,6 +67,9 @@ struct Where {
     reconnect_timeout: u64,
 }
 
+/// After Ctrl-C, as a shell reports it: 128 and the signal's number. The end of the job was not seen.
+const INTERRUPTED: u8 = 130;
+
 /// Shows what a running job is doing: nodes, rounds, failures, the last check
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -74,7 +77,7 @@ Without HOST:PORT the launchers of this node are asked; they answer processes of
 they run several jobs, --pid or --run-id chooses one.
 
 Exit code: 0 when there is a status, 1 when no job master answers, 2 when the command line cannot be used. With \
---watch: 0 when the job has succeeded, 1 when it has failed.")]
+--watch: 0 when the job has succeeded, 1 when it has failed, 130 after Ctrl-C.")]
 pub(super) struct Arguments {
     #[command(flatten)]
     at: Where,
@@ -205,14 +208,18 @@ async fn follow(
     let mut last: Option<JobStatus> = None;
     // A connection that has just carried a status is opened again at once, others after a pause.
     let mut pause = Duration::ZERO;
+    // One for all waits, and the first in each: none is missed in between.
+    let ctrl_c = tokio::signal::ctrl_c();
+    tokio::pin!(ctrl_c);
     let code = loop {
         let next = tokio::select! {
+            biased;
+            _ = &mut ctrl_c => break ExitCode::from(INTERRUPTED),
             // A status is read in pieces, and would be lost with a wait that is given up.
             next = next_or_tick(&mut statuses, to) => match next {
                 Ok(next) => next,
                 Err(error) => break cannot_write(&error),
             },
-            _ctrl_c = tokio::signal::ctrl_c() => break ExitCode::from(SUCCEEDED),
         };
         let why = match next {
             Ok(Some(status)) => {
@@ -234,6 +241,8 @@ async fn follow(
             break cannot_write(&error);
         }
         tokio::select! {
+            biased;
+            _ = &mut ctrl_c => break ExitCode::from(INTERRUPTED),
             again = tokio::time::timeout(away, reconnect(&source, timeout, pause)) => match again {
                 Ok(Ok(again)) => {
                     statuses = again;
@@ -248,7 +257,6 @@ async fn follow(
                     return Err(SourceError::Away { limit: away });
                 }
             },
-            _ctrl_c = tokio::signal::ctrl_c() => break ExitCode::from(SUCCEEDED),
         }
     };
     to.end();

@@ -4,11 +4,16 @@ use std::{
     fs::File,
     io::Read as _,
     process::Child,
+    slice,
     sync::{Arc, Mutex},
     thread,
 };
 
-use nix::pty::{OpenptyResult, Winsize, openpty};
+use nix::{
+    pty::{OpenptyResult, Winsize, openpty},
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use support::{cluster::Cluster, programs, wait_for};
 
 use crate::diag_command;
@@ -62,6 +67,10 @@ impl Screen {
             .replace('\r', "")
     }
 
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.follower.id().try_into().expect("a process id")), signal).expect("it runs");
+    }
+
     /// Waits for its end. Returns its exit code.
     fn end(&mut self) -> Option<i32> {
         let code = self.follower.wait().expect("our own process").code();
@@ -110,6 +119,10 @@ fn a_terminal_has_a_screen_that_fits_until_the_job_ends() {
     let _world = job.await_world(2, 0);
     until(&screens, ": running, round 0 on 2 nodes, 2 workers");
     status_without_watch(job.address());
+    let mut interrupted = Screen::of(&["status", job.address(), "--watch"], &[]);
+    until(slice::from_ref(&interrupted), ": running");
+    interrupted.signal(Signal::SIGINT);
+    assert_eq!(interrupted.end(), Some(130), "the end of the job was not seen");
     let [coloured, uncoloured] = [0, 1].map(|index| screens[index].shown());
     assert!(coloured.contains("\x1b[1m") && coloured.contains("\x1b[32m0 "), "{coloured:?}");
     assert!(!uncoloured.contains('\x1b'), "{uncoloured:?}");

@@ -59,7 +59,9 @@ pub(super) fn headline(status: &JobStatus) -> String {
         return text;
     }
     if let Some(round) = status.round {
-        text.push_str(&format!(", round {round}"));
+        // While the job waits, no round runs.
+        let last = if status.phase == JobPhase::Pending { "last " } else { "" };
+        text.push_str(&format!(", {last}round {round}"));
     }
     if let Some(world) = status.world_size {
         let running = status.nodes.iter().filter(|node| node.first_rank.is_some()).count();
@@ -521,6 +523,8 @@ pub(super) mod tests {
     fn the_line_for_a_log_names_the_phase_and_the_round() {
         assert_eq!(headline(&status()), "job llm-7b: running, round 1 on 2 nodes, 16 workers");
         let end = Some(EndStatus { succeeded: false, message: "it broke".into() });
+        let waiting = JobStatus { phase: JobPhase::Pending, world_size: None, ..status() };
+        assert_eq!(headline(&waiting), "job llm-7b: waiting for nodes, last round 1");
         let over = JobStatus { phase: JobPhase::Over, end, ..status() };
         assert_eq!(headline(&over), "job llm-7b: failed: it broke");
     }
