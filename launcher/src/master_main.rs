@@ -15,6 +15,7 @@ use clap::FromArgMatches as _;
 use master::{MasterConfig, MasterError, Web};
 use rules::chain;
 use rules::verdict::JobVerdict;
+use serde_json::Map;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_stream::wrappers::TcpListenerStream;
 use tracing::Level;
@@ -144,7 +145,7 @@ fn refuse(style: LogStyle, error: &dyn std::error::Error) {
     let text = format!("error: {}", chain(error));
     print_line(match style.format {
         LogFormat::Text => format!("{NAME}: {text}"),
-        LogFormat::Json => style.report(Level::ERROR, NAME, &text),
+        LogFormat::Json => style.report(Level::ERROR, NAME, &text, Map::new()),
     });
 }
 

@@ -22,7 +22,7 @@ use rules::{
     push::Push,
     worker_group::{Effect, Event},
 };
-
+use serde_json::Map;
 use tokio::time::timeout;
 use tracing::{Level, info};
 
@@ -101,7 +101,7 @@ pub fn run(mut plan: LaunchPlan) -> ExitCode {
             if let Err(error) = failure::record_own(&message, own_error_file.as_deref()) {
                 console.log(Level::ERROR, chain(&error));
             }
-            console.report(message);
+            console.report(message, Map::new());
             if let Err(error) = run_report.write_start_error(&error) {
                 console.log(Level::ERROR, chain(&error));
             }
@@ -171,7 +171,8 @@ fn start(
         if let Some(hang) = hang.take().filter(|_| is_shown) {
             message = failure::refer_to_hang(&message, &hang);
         }
-        console.report(wrap::for_stderr(style.format, message));
+        let fields = failure::root_cause_of(&report).map(|words| ("root_cause".to_owned(), words.into()));
+        console.report(wrap::for_stderr(style.format, message), fields.into_iter().collect());
         if let Err(error) = copied {
             console.log(Level::ERROR, chain(&error));
         }

@@ -77,6 +77,8 @@ fn a_failure_is_one_error_in_json() {
     assert_eq!((&last["level"], &last["target"]), (&"ERROR".into(), &"dlrover-run".into()));
     let message = last["message"].as_str().expect("text");
     assert!(message.contains("ChildFailedError: \n===") && message.contains("    | boom"), "{message}");
+    let root_cause = last["fields"]["root_cause"].as_str().expect("it is known");
+    assert!(message.contains(&format!("root cause: {root_cause}\n")), "{last}");
     let lines: Vec<Value> = lines.into_iter().map(object).collect();
     let failed = lines.iter().find(|line| line["fields"]["rank"] == 1).expect("the failure as it is noticed");
     assert_eq!(failed["level"], "WARN", "{failed}");

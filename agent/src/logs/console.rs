@@ -23,6 +23,7 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
 };
 use rules::notice::Notice;
+use serde_json::{Map, Value};
 use tracing::Level;
 
 use super::{
@@ -142,9 +143,9 @@ impl Console {
         }
     }
 
-    /// Prints the report at the end of a run, or the error that ends it.
-    pub fn report(&self, text: impl AsRef<str>) {
-        self.print(self.log_style().report(Level::ERROR, LAUNCHER, text.as_ref()));
+    /// Prints the report at the end of a run, or the error that ends it; `fields` are for JSON.
+    pub fn report(&self, text: impl AsRef<str>, fields: Map<String, Value>) {
+        self.print(self.log_style().report(Level::ERROR, LAUNCHER, text.as_ref(), fields));
     }
 
     /// Prints text of one or more lines as it is on standard error, with control characters made

@@ -46,12 +46,12 @@ impl LogStyle {
         })
     }
 
-    /// The report at the end of a run, or an error that ends it: text without a timestamp.
+    /// The report at the end of a run, or an error that ends it: text without a timestamp. Only JSON shows the fields.
     #[must_use]
-    pub fn report(self, level: Level, target: &str, text: &str) -> String {
+    pub fn report(self, level: Level, target: &str, text: &str, fields: Map<String, Value>) -> String {
         match self.format {
             LogFormat::Text => text.to_owned(),
-            LogFormat::Json => json_line(level, target, text, Map::new()),
+            LogFormat::Json => json_line(level, target, text, fields),
         }
     }
 
@@ -100,7 +100,7 @@ mod tests {
         let (time, rest) = line.split_once(' ').unwrap();
         assert!(chrono::DateTime::parse_from_rfc3339(time).is_ok(), "{line}");
         assert_eq!(rest, "dlrover-run: 1 of 2 nodes joined");
-        assert_eq!(TEXT.report(Level::ERROR, "dlrover-run", "box\n  line\n"), "box\n  line\n");
+        assert_eq!(TEXT.report(Level::ERROR, "dlrover-run", "box\n  line\n", Map::new()), "box\n  line\n");
     }
 
     #[test]
@@ -109,7 +109,7 @@ mod tests {
         let fields = Map::from_iter([("pid".to_owned(), json!(7))]);
         for line in [
             JSON.message(Level::WARN, "dlrover-run", text).unwrap(),
-            JSON.report(Level::WARN, "dlrover-run", text),
+            JSON.report(Level::WARN, "dlrover-run", text, Map::new()),
             JSON.event(Level::WARN, "dlrover-run", text, fields.clone()),
         ] {
             assert!(!line.contains(['\n', '\u{1b}']), "{line}");
@@ -130,6 +130,6 @@ mod tests {
         assert_eq!(quiet.message(Level::INFO, "t", "x"), None);
         assert_eq!(quiet.message(Level::WARN, "t", "x"), None);
         assert!(quiet.message(Level::ERROR, "t", "x").is_some());
-        assert_eq!(quiet.report(Level::INFO, "t", "x"), "x");
+        assert_eq!(quiet.report(Level::INFO, "t", "x", Map::new()), "x");
     }
 }
