@@ -93,6 +93,9 @@ pub fn read(path: &Path) -> Result<Option<ErrorFile>, ErrorFileError> {
     parse(path, document).map(Some)
 }
 
+/// The first second after the year 9999.
+const END_OF_9999: i64 = 253_402_300_800;
+
 fn parse(path: &Path, document: Value) -> Result<ErrorFile, ErrorFileError> {
     let message = document.get("message").ok_or(ErrorFileError::NoMessage { path: path.to_owned() })?;
     let text = |value: &Value| match value {
@@ -108,6 +111,8 @@ fn parse(path: &Path, document: Value) -> Result<ErrorFile, ErrorFileError> {
     };
     let stamp = details.and_then(|details| details.get("timestamp")).or_else(|| document.get("timestamp"));
     let unix_secs = stamp.and_then(|stamp| stamp.as_i64().or_else(|| stamp.as_str()?.trim().parse().ok()));
+    // Milliseconds, as other writers of such files have, would be a year of five digits.
+    let unix_secs = unix_secs.filter(|seconds| (0..END_OF_9999).contains(seconds));
     Ok(ErrorFile { path: path.to_owned(), account, unix_secs, document })
 }
 
@@ -120,6 +125,22 @@ mod tests {
         let path = folder.path().join("error.json");
         std::fs::write(&path, text).unwrap();
         read(&path)
+    }
+
+    #[test]
+    fn a_time_that_is_none_is_left_out() {
+        for (stamp, expected) in [
+            ("\"1763683244000\"", None),
+            ("-1", None),
+            ("253402300800", None),
+            ("\"x\"", None),
+            ("253402300799", Some(253_402_300_799)),
+        ] {
+            let text = format!(
+                "{{\"message\": {{\"message\": \"boom\", \"extraInfo\": {{\"timestamp\": {stamp}}}}}}}"
+            );
+            assert_eq!(of(&text).unwrap().unwrap().unix_secs, expected, "{stamp}");
+        }
     }
 
     #[test]

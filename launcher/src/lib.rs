@@ -35,6 +35,7 @@ mod shadowed;
 mod telemetry;
 #[cfg(test)]
 mod testing;
+mod timed_write;
 mod token_in_environment;
 mod usage;
 mod wrap;

@@ -190,7 +190,9 @@ fn serve(settings: Settings) -> Result<End, MasterMainError> {
             stacks,
             trust,
             http,
-            log: Arc::new(move |line| log_line(style, Level::INFO, line)),
+            log: Arc::new(move |line| {
+                log_line(style, if line.is_warning() { Level::WARN } else { Level::INFO }, line);
+            }),
         };
         let master = master::prepare(config)?;
         log_line(style, Level::INFO, format_args!("listening on {}, job \"{job_name}\"", listener.address));

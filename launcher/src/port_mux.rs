@@ -85,7 +85,7 @@ pub fn serve(
                     let is_torchrun = decide(stream, slot, store.as_deref(), &for_master).await;
                     if is_torchrun && !was_reported.swap(true, Ordering::Relaxed) {
                         let peer = peer.ip().to_canonical();
-                        log(LogLine::Text(format!("warning: the peer {peer} {TORCHRUN} (logged once)")));
+                        log(LogLine::Warning(format!("warning: the peer {peer} {TORCHRUN} (logged once)")));
                     }
                 });
             }

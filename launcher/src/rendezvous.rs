@@ -252,7 +252,9 @@ fn config_of(
         log: Arc::new(move |line| match (&console, line) {
             // This node prints it too when it is one of those that wait, or hang.
             (Some(_), LogLine::Pending(_) | LogLine::Hang(_)) => {}
-            (Some(console), line) => console.log_of_master(Level::INFO, line),
+            (Some(console), line) => {
+                console.log_of_master(if line.is_warning() { Level::WARN } else { Level::INFO }, line);
+            }
             // One node knows all of it already.
             (None, line) => tracing::debug!(%line, "the job master's log"),
         }),

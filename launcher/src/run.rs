@@ -98,10 +98,10 @@ pub fn run(mut plan: LaunchPlan) -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             let message = format!("dlrover-run: error: {}", chain(&error));
+            console.report(&message, Map::new());
             if let Err(error) = failure::record_own(&message, own_error_file.as_deref()) {
                 console.log(Level::ERROR, chain(&error));
             }
-            console.report(message, Map::new());
             if let Err(error) = run_report.write_start_error(&error) {
                 console.log(Level::ERROR, chain(&error));
             }
@@ -164,16 +164,16 @@ fn start(
         for loss in console.losses() {
             message.push_str(&format!("  lost output: {loss}\n"));
         }
-        let copied = failure::copy_root_cause(&report, &message, own_error_file.as_deref());
         let style = console.log_style();
         // A line in JSON stands for itself.
         let is_shown = style.format == LogFormat::Text && !style.is_quiet;
+        let mut shown = message.clone();
         if let Some(hang) = hang.take().filter(|_| is_shown) {
-            message = failure::refer_to_hang(&message, &hang);
+            shown = failure::refer_to_hang(&shown, &hang);
         }
         let fields = failure::root_cause_of(&report).map(|words| ("root_cause".to_owned(), words.into()));
-        console.report(wrap::for_stderr(style.format, message), fields.into_iter().collect());
-        if let Err(error) = copied {
+        console.report(wrap::for_stderr(style.format, shown), fields.into_iter().collect());
+        if let Err(error) = failure::copy_root_cause(&report, &message, own_error_file.as_deref()) {
             console.log(Level::ERROR, chain(&error));
         }
     }

@@ -19,15 +19,25 @@ pub enum LogLine {
     Pending(Pending),
     /// The job hangs. Each node gets the same message.
     Hang(String),
+    /// A person may have to act, or workers were lost.
+    Warning(String),
     /// Anything else.
     Text(String),
+}
+
+impl LogLine {
+    /// Whether a person may have to act, or workers were lost.
+    #[must_use]
+    pub fn is_warning(&self) -> bool {
+        matches!(self, Self::Hang(_) | Self::Warning(_))
+    }
 }
 
 impl fmt::Display for LogLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pending(pending) => f.write_str(&without_controls(pending)),
-            Self::Hang(text) | Self::Text(text) => f.write_str(text),
+            Self::Hang(text) | Self::Warning(text) | Self::Text(text) => f.write_str(text),
         }
     }
 }
@@ -44,9 +54,16 @@ impl std::fmt::Debug for LogTo {
 /// Pairs of peer and kind that are told apart; further ones are not logged.
 const MAX_KEYS: usize = 1024;
 
-/// Logs `line` with control characters replaced, because it may contain text that a node sent.
+/// Logs `line` with control characters replaced, because it may contain text that a node sent. One that begins with
+/// `warning: ` is a warning.
 pub(crate) fn log_line(log: &Log, line: impl std::fmt::Display) {
-    log(LogLine::Text(without_controls(line)));
+    let line = without_controls(line);
+    log(if line.starts_with("warning: ") { LogLine::Warning(line) } else { LogLine::Text(line) });
+}
+
+/// Logs a warning, in the same way.
+pub(crate) fn log_warning(log: &Log, line: impl std::fmt::Display) {
+    log(LogLine::Warning(without_controls(line)));
 }
 
 /// Logs a hang, in the same way.

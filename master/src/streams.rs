@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     journal::crash_point,
-    log::{Log, LogLine, log_hang, log_line},
+    log::{Log, LogLine, log_hang, log_line, log_warning},
 };
 
 /// Messages that may wait for one node. A node gets a handful in each round.
@@ -97,7 +97,7 @@ impl Streams {
             Effect::Push { node, push } => self.send(&node, Payload::Push(push)),
             Effect::Refuse { node, name, reason } => {
                 let reason = reason.to_string();
-                log_line(&self.log, format_args!("rejected {name}: {reason}"));
+                log_warning(&self.log, format_args!("rejected {name}: {reason}"));
                 self.send(&node, Payload::Push(Push::Refused { reason }));
                 self.open.remove(&node);
             }
@@ -134,7 +134,8 @@ impl Streams {
             // Each save; the status has the last one.
             job::Log::Checkpoint(Note::Committed { .. }) => {}
             job::Log::Hang(_) => log_hang(&self.log, line),
-            _ => log_line(&self.log, line),
+            line if line.is_warning() => log_warning(&self.log, line),
+            line => log_line(&self.log, line),
         }
     }
 

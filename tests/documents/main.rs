@@ -242,9 +242,22 @@ fn sources() -> String {
         }
     }
     let mut text = String::new();
-    for package in
-        ["agent", "diagnosis", "launcher", "master", "master-proto", "probes", "processes", "rules"]
-    {
+    // All but the tools for measuring.
+    for package in [
+        "agent",
+        "checkpoint",
+        "diagnosis",
+        "dlrover-diag",
+        "launcher",
+        "master",
+        "master-proto",
+        "probes",
+        "processes",
+        "rules",
+        "saver",
+        "stacks",
+        "store",
+    ] {
         read(&tree().join(package).join("src"), &mut text);
     }
     text

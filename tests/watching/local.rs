@@ -1,9 +1,9 @@
 //! On a node, without an address: the launcher that runs there is asked.
 
 use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{BufRead as _, BufReader, Read as _, Write as _, stderr},
     net::TcpStream,
-    process::Stdio,
+    process::{Command, Stdio},
 };
 
 use nix::sys::signal::Signal;
@@ -199,4 +199,66 @@ fn a_job_that_ctrl_c_ends_says_so() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let end = "the job failed: the launcher was stopped by SIGINT (Ctrl-C)";
     assert!(events.trim_end().ends_with(end), "{events}\n{run:#?}");
+}
+
+/// Asks beside sockets that have the names of launchers: one that another user has opened, and one that says nothing.
+const STRANGERS: &str = r#"
+import os, socket, subprocess, sys, threading
+
+def listen(name):
+    at = socket.socket(socket.AF_UNIX)
+    at.bind(f"\0dlrover-run.{name}")
+    at.listen()
+    return at
+
+def answer(at):
+    while True:
+        peer, _ = at.accept()
+        peer.recv(1)
+        peer.sendall(b'{"error": "its\\nwords"}\n')
+        peer.close()
+
+def ask(*words):
+    run = subprocess.run([sys.argv[1], "status", *words], capture_output=True, text=True)
+    print(run.returncode, run.stderr.replace("\n", " "))
+
+# The name of this process, whose user is root.
+reader, writer = os.pipe()
+stranger = os.fork()
+if stranger == 0:
+    os.setuid(65534)
+    at = listen(os.getppid())
+    os.write(writer, b"x")
+    answer(at)
+os.read(reader, 1)
+try:
+    ask("--pid", str(os.getpid()))
+    silent, honest = listen(2), listen(3)
+    threading.Thread(target=answer, args=[honest], daemon=True).start()
+    ask("--pid", "3", "--timeout", "60")
+    ask("--pid", "2", "--timeout", "60")
+finally:
+    os.kill(stranger, 9)
+    os.waitpid(stranger, 0)
+"#;
+
+#[test]
+fn no_other_user_answers_for_a_launcher_and_none_delays_the_others() {
+    let diag = diag_command(&[]).get_program().to_owned();
+    let mut command = Command::new("unshare");
+    command.args(["--net", "python3", "-c", STRANGERS]).arg(diag);
+    let output = command.output().expect("unshare is there");
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() && !nix::unistd::geteuid().is_root() {
+        writeln!(stderr(), "skipped: strangers' sockets need root").expect("standard error is open");
+        return;
+    }
+    let lines: Vec<&str> = text.lines().collect();
+    let [stranger, honest, silent] = lines[..] else { panic!("{output:?}") };
+    assert!(
+        stranger.starts_with("1 ") && stranger.contains("no dlrover-run of this user has pid "),
+        "{stranger}"
+    );
+    assert!(honest.contains("the launcher with pid 3 has no status: its words"), "{honest}");
+    assert!(silent.contains("the launcher with pid 2 did not answer within 8 s"), "{silent}");
 }

@@ -1,6 +1,6 @@
 //! `--report-json`: the outcome of a run as a document. Each is held against docs/run-report.v1.schema.json.
 
-use std::{fs, net::TcpListener, path::Path, sync::LazyLock};
+use std::{fs, net::TcpListener, path::Path, process::Command, sync::LazyLock};
 
 use jsonschema::Validator;
 use nix::sys::signal::Signal;
@@ -119,6 +119,22 @@ fn a_run_that_cannot_start_says_why() {
     let reason = report["reason"].as_str().expect("a reason");
     assert!(run.stderr.contains(reason), "{reason}: {run:#?}");
     assert_eq!(run.dumps(), []);
+}
+
+/// A FIFO that no process reads, as the error file of the launcher itself: opening it waits without end.
+#[test]
+fn an_error_file_that_cannot_be_written_holds_nothing_back() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let fifo = folder.path().join("error.json");
+    assert!(Command::new("mkfifo").arg(&fifo).status().expect("mkfifo").success());
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let http = format!("--http={}", taken.local_addr().expect("it is bound"));
+    let run = launch().flags([&http]).env("TORCHELASTIC_ERROR_FILE", &fifo).steps(&["dump"]).finish();
+    let run = run.expect_code(1);
+    let reason = report(run.dir())["reason"].as_str().expect("a reason").to_owned();
+    let (before, after) = run.stderr.split_once(&reason).unwrap_or_else(|| panic!("{reason}: {run:#?}"));
+    assert!(!before.contains("TORCHELASTIC_ERROR_FILE"), "the reason comes first: {run:#?}");
+    assert!(after.contains("cannot write the error file of the launcher itself"), "{run:#?}");
 }
 
 #[test]

@@ -13,6 +13,8 @@ use tracing::Level;
 pub(crate) fn level(notice: &Notice) -> Level {
     match notice {
         Notice::WorkerFailed { .. }
+        | Notice::Regrouping { on_all: true, .. }
+        | Notice::Secondary { .. }
         | Notice::GpuError { .. }
         | Notice::GpuShareExceeded { .. }
         | Notice::GpuMemoryUnseen
@@ -30,8 +32,7 @@ pub(crate) fn level(notice: &Notice) -> Level {
         Notice::Checkpoints(notice) => level_of_checkpoints(notice),
         Notice::Stopping { .. }
         | Notice::Killing
-        | Notice::Regrouping { .. }
-        | Notice::Secondary { .. }
+        | Notice::Regrouping { on_all: false, .. }
         | Notice::Pending(_)
         | Notice::SelfCheck { .. }
         | Notice::LocallyChecked(_)

@@ -4,33 +4,45 @@ use std::{
     collections::BTreeSet,
     ffi::OsString,
     fmt,
-    fs::File,
+    fs::{self, File},
     io::{self, Read as _},
     os::{
-        linux::net::SocketAddrExt as _,
+        linux::{fs::MetadataExt as _, net::SocketAddrExt as _},
         unix::{
             ffi::OsStringExt as _,
             net::{SocketAddr, UnixStream as StdStream},
         },
     },
+    time::Duration,
 };
 
 use launcher::{
     script_of,
     status_socket::{FOLLOW, ONCE, PREFIX},
 };
+use nix::unistd::Uid;
 use rules::{job_status::JobStatus, last_lines};
 use serde::Deserialize;
 use tokio::{
-    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
     net::UnixStream,
+    task::JoinSet,
+    time::timeout,
 };
+
+use super::screen::clean;
 
 /// Lists the abstract sockets of this network namespace.
 const SOCKETS: &str = "/proc/net/unix";
 
 /// A command line is not longer.
 const LONGEST_LINE: u64 = 4 << 20;
+
+/// No status is longer: one of 16,384 nodes has 16 MB.
+const LONGEST_STATUS: u64 = 256 << 20;
+
+/// How long a launcher has for an answer, in which it asks the job master. Those of a node are asked at the same time.
+const ANSWER: Duration = Duration::from_secs(8);
 
 /// Jobs that an error names.
 const MAX_NAMED: usize = 20;
@@ -77,13 +89,17 @@ pub(super) enum LocalError {
     Ended { pid: u32 },
     #[error("the launcher with pid {pid} has no status: {reason}")]
     Refused { pid: u32, reason: String },
+    #[error("the launcher with pid {pid} did not answer within {} s", ANSWER.as_secs())]
+    Late { pid: u32 },
 }
 
 impl LocalError {
     /// The launcher that it is of.
     fn pid(&self) -> Option<u32> {
         match self {
-            Self::Lost { pid, .. } | Self::Ended { pid } | Self::Refused { pid, .. } => Some(*pid),
+            Self::Lost { pid, .. } | Self::Ended { pid } | Self::Refused { pid, .. } | Self::Late { pid } => {
+                Some(*pid)
+            }
             Self::Search(_)
             | Self::None
             | Self::NotThere { .. }
@@ -163,7 +179,9 @@ struct Refusal {
 /// The statuses that a launcher passes on.
 pub(super) struct LocalStatuses {
     pid: u32,
-    lines: Lines<BufReader<UnixStream>>,
+    stream: BufReader<UnixStream>,
+    /// The beginning of the next line.
+    line: Vec<u8>,
 }
 
 impl LocalStatuses {
@@ -172,28 +190,51 @@ impl LocalStatuses {
         self.pid
     }
 
+    /// Connects to a launcher of this user, and for root to one of any user.
     async fn open(pid: u32, question: u8) -> io::Result<Self> {
         let address = SocketAddr::from_abstract_name(format!("{PREFIX}{pid}"))?;
         // A local socket connects at once, or is full.
         let stream = StdStream::connect_addr(&address)?;
         stream.set_nonblocking(true)?;
         let mut stream = UnixStream::from_std(stream)?;
+        // Any process may have taken the name.
+        if !is_of_launcher(stream.peer_cred()?.uid(), pid) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
         stream.write_all(&[question]).await?;
-        Ok(Self { pid, lines: BufReader::new(stream).lines() })
+        Ok(Self { pid, stream: BufReader::new(stream), line: Vec::new() })
     }
 
     /// The next document; `None` at the end.
     pub(super) async fn next(&mut self) -> Result<Option<String>, LocalError> {
         let pid = self.pid;
-        let line = self.lines.next_line().await.map_err(|source| LocalError::Lost { pid, source })?;
-        match line {
-            Some(line) => match serde_json::from_str::<Refusal>(&line) {
-                Ok(Refusal { error }) => Err(LocalError::Refused { pid, reason: error }),
-                Err(_) => Ok(Some(line)),
-            },
-            None => Ok(None),
+        let lost = |source| LocalError::Lost { pid, source };
+        // What was read before a wait was given up is kept.
+        let room = LONGEST_STATUS.saturating_sub(self.line.len() as u64);
+        (&mut self.stream).take(room).read_until(b'\n', &mut self.line).await.map_err(lost)?;
+        if self.line.is_empty() {
+            return Ok(None);
+        }
+        if self.line.len() as u64 >= LONGEST_STATUS {
+            return Err(lost(io::Error::other(format!(
+                "its answer has more than {} MiB",
+                LONGEST_STATUS >> 20
+            ))));
+        }
+        let line = String::from_utf8(std::mem::take(&mut self.line));
+        let line = line.map_err(|error| lost(io::Error::new(io::ErrorKind::InvalidData, error)))?;
+        match serde_json::from_str::<Refusal>(&line) {
+            Ok(Refusal { error }) => Err(LocalError::Refused { pid, reason: clean(&error) }),
+            Err(_) => Ok(Some(line)),
         }
     }
+}
+
+/// Whether a socket that has the name of a launcher is of that launcher: `uid` has opened it.
+fn is_of_launcher(uid: u32, pid: u32) -> bool {
+    let own = Uid::effective();
+    uid == own.as_raw()
+        || (own.is_root() && fs::metadata(format!("/proc/{pid}")).is_ok_and(|it| it.st_uid() == uid))
 }
 
 /// Asks the launcher of a job once.
@@ -284,8 +325,14 @@ fn script(pid: u32) -> Option<String> {
 /// The launchers that answer, and why each other one does not.
 async fn ask_all() -> Result<(Vec<Found>, Vec<LocalError>), LocalError> {
     let (mut found, mut failures) = (Vec::new(), Vec::new());
+    let mut asked = JoinSet::new();
     for pid in launchers().map_err(LocalError::Search)? {
-        match ask(pid).await {
+        asked.spawn(async move { (pid, ask(pid).await) });
+    }
+    let mut answers = asked.join_all().await;
+    answers.sort_by_key(|(pid, _)| *pid);
+    for (pid, answer) in answers {
+        match answer {
             Ok(Some(text)) => {
                 let status = serde_json::from_str::<JobStatus>(&text).ok();
                 let run = status.as_ref().map(run_of);
@@ -301,6 +348,12 @@ async fn ask_all() -> Result<(Vec<Found>, Vec<LocalError>), LocalError> {
 
 /// The launcher to ask, and its answer.
 async fn find(selector: &Selector) -> Result<(u32, String), LocalError> {
+    // No other one can delay it.
+    if let Selector::Launcher(pid) = selector
+        && let Some(text) = ask(*pid).await?
+    {
+        return Ok((*pid, text));
+    }
     let (mut found, failures) = ask_all().await?;
     let is_meant = |it: &Found| match selector {
         Selector::OnlyJob => true,
@@ -333,15 +386,18 @@ fn not_found(selector: &Selector, found: &[Found], failures: Vec<LocalError>) ->
 }
 
 async fn ask(pid: u32) -> Result<Option<String>, LocalError> {
-    match LocalStatuses::open(pid, ONCE).await {
-        Ok(mut statuses) => statuses.next().await,
-        Err(_) => Ok(None),
-    }
+    let answer = async {
+        match LocalStatuses::open(pid, ONCE).await {
+            Ok(mut statuses) => statuses.next().await,
+            Err(_) => Ok(None),
+        }
+    };
+    timeout(ANSWER, answer).await.unwrap_or(Err(LocalError::Late { pid }))
 }
 
 /// The process ids of launchers whose sockets this network namespace has.
 fn launchers() -> io::Result<Vec<u32>> {
-    let sockets = std::fs::read_to_string(SOCKETS)?;
+    let sockets = fs::read_to_string(SOCKETS)?;
     let mut pids: Vec<u32> = sockets.lines().filter_map(pid_of).collect();
     pids.sort_unstable();
     pids.dedup();

@@ -11,7 +11,7 @@ use rules::failure::{Failure, Outcome};
 use serde_json::Value;
 
 use super::root::{dated, root_of};
-use crate::environment::Environment;
+use crate::{environment::Environment, timed_write::in_time};
 
 /// The error file of the launcher itself, which its parent reads to learn why it failed.
 pub fn own_error_file(env: &[(OsString, OsString)]) -> Option<PathBuf> {
@@ -38,7 +38,7 @@ pub fn copy_root_cause(report: &Report, message: &str, target: Option<&Path>) ->
     if let Some(Value::Object(error)) = document.get_mut("message") {
         error.insert("errorCode".into(), root.cause.python_code().into());
     }
-    fs::write(target, document.to_string()).map_err(|source| CopyError { path: target.to_owned(), source })
+    write(target, document.to_string())
 }
 
 /// When the launcher itself was given an error file, a failure of its own is written there, in the form of
@@ -53,7 +53,12 @@ pub fn record_own(message: &str, target: Option<&Path>) -> Result<(), CopyError>
     let document = serde_json::json!({
         "message": {"message": message, "extraInfo": {"py_callstack": message, "timestamp": now}}
     });
-    fs::write(target, document.to_string()).map_err(|source| CopyError { path: target.to_owned(), source })
+    write(target, document.to_string())
+}
+
+fn write(target: &Path, text: String) -> Result<(), CopyError> {
+    let path = target.to_owned();
+    in_time(move || fs::write(path, text)).map_err(|source| CopyError { path: target.to_owned(), source })
 }
 
 /// The launcher's own error file could not be written.

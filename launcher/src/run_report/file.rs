@@ -3,15 +3,11 @@
 use std::{
     io::{self, Write as _},
     path::{Path, PathBuf},
-    sync::mpsc,
-    thread,
-    time::Duration,
 };
 
 use processes::file_replacement::{PUBLIC, replace_file, temporary_path};
 
-/// How long the write may take: the file may be on a network file system that hangs.
-const WRITE: Duration = Duration::from_secs(5);
+use crate::timed_write::in_time;
 
 /// The report could not be written. The exit code stays what it is.
 #[derive(Debug, thiserror::Error)]
@@ -25,18 +21,11 @@ pub(crate) struct ReportFileError {
 pub(super) fn write(path: &Path, text: String) -> Result<(), ReportFileError> {
     let failed = |error| ReportFileError { path: path.to_owned(), error };
     let target = path.to_owned();
-    let (done, written) = mpsc::channel();
-    let replace = move || {
+    in_time(move || {
         let fill = |file: &mut std::fs::File| file.write_all(text.as_bytes());
-        let replaced = replace_file(&target, &temporary_path(&target), PUBLIC, fill, || {});
-        let _late = done.send(replaced.map(drop));
-    };
-    let writer = thread::Builder::new().name("report".into()).stack_size(256 << 10).spawn(replace);
-    writer.map_err(failed)?;
-    match written.recv_timeout(WRITE) {
-        Ok(result) => result.map_err(failed),
-        Err(_) => Err(failed(io::ErrorKind::TimedOut.into())),
-    }
+        replace_file(&target, &temporary_path(&target), PUBLIC, fill, || {}).map(drop)
+    })
+    .map_err(failed)
 }
 
 #[cfg(test)]

@@ -344,6 +344,46 @@ pub enum Log {
     OldState { node: NodeName, round: Round, next: Round },
 }
 
+impl Log {
+    /// Whether a person may have to act, or workers were lost.
+    #[must_use]
+    pub fn is_warning(&self) -> bool {
+        match self {
+            Self::Unlisted { .. }
+            | Self::TopologyUnusable { .. }
+            | Self::Accelerators { .. }
+            | Self::OtherJob { .. }
+            | Self::Proceeds { .. }
+            | Self::RootCause(_)
+            | Self::Hang(_)
+            | Self::SlowRank { .. }
+            | Self::Gone { .. }
+            | Self::OldState { .. }
+            | Self::Checkpoint(Note::Failed { .. } | Note::NotFetched { .. }) => true,
+            Self::Regrouped { why, .. } => match why {
+                Regroup::WorkersFailed { .. } | Regroup::NodeGone { .. } | Regroup::NotAllCameBack { .. } => {
+                    true
+                }
+                Regroup::Growth { .. }
+                | Regroup::Rejoined { .. }
+                | Regroup::Late
+                | Regroup::UnknownRound { .. } => false,
+            },
+            Self::Placed { .. }
+            | Self::Checking { .. }
+            | Self::CheckRound { .. }
+            | Self::Checked { .. }
+            | Self::Checkpoint(
+                Note::Committed { .. } | Note::SavedAtBreakpoint { .. } | Note::Fetched { .. },
+            )
+            | Self::HangHeld { .. }
+            | Self::HangOver { .. }
+            | Self::Restoring { .. }
+            | Self::Restored { .. } => false,
+        }
+    }
+}
+
 impl fmt::Display for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
