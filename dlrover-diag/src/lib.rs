@@ -105,8 +105,8 @@ fn print(text: &str, code: u8) -> ExitCode {
     print_painted(&plain(text), code)
 }
 
-/// Prints the result as it is, with its colours, and returns `code`, or the code of a failure when it cannot be written. A closed pipe (`| head`)
-/// is not a failure.
+/// Prints the result as it is, with its colours, and returns `code`, or the code of a failure when it cannot be written.
+/// A closed pipe (`| head`) is not a failure.
 fn print_painted(text: &str, code: u8) -> ExitCode {
     match writeln!(io::stdout(), "{}", text.trim_end()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

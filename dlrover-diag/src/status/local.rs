@@ -38,7 +38,7 @@ const SOCKETS: &str = "/proc/net/unix";
 /// A command line is not longer.
 const LONGEST_LINE: u64 = 4 << 20;
 
-/// No status is longer: one of 16,384 nodes has 16 MB.
+/// No status is longer. Without a bound another program at the socket could fill the memory.
 const LONGEST_STATUS: u64 = 256 << 20;
 
 /// How long a launcher has for an answer, in which it asks the job master. Those of a node are asked at the same time.

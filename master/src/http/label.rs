@@ -6,7 +6,7 @@ use prometheus_client::encoding::{EncodeLabelValue, LabelValueEncoder};
 
 /// A label's value that may hold any text: names of jobs, hosts and directories come from users and other nodes. The
 /// encoder writes a string as it is, so a quotation mark in it would end the value, and with it the whole scrape.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Label(String);
 
 impl<T: Into<String>> From<T> for Label {
