@@ -13,7 +13,7 @@ use rules::{
 
 use crate::{
     journal::{Folder, Journal, JournalError, Progress, Recovered, Snapshot, random},
-    log::{Log, log_line},
+    log::{Log, log_line, log_warning},
 };
 
 /// The job's clock, which continues where the last life of the master stopped.
@@ -97,7 +97,7 @@ impl LoadedJob {
         let life = life.saturating_add(1);
         log_line(log, resumed_line(&last.job, life - 1));
         if torn_bytes > 0 {
-            log_line(
+            log_warning(
                 log,
                 format_args!(
                     "the journal ends with an incomplete record ({}): either the master was killed while writing it, \

@@ -94,7 +94,7 @@ impl OncePerPeer {
             logged.len() < MAX_KEYS && logged.insert((peer, kind))
         };
         if is_new {
-            log_line(&self.log, format_args!("{peer}: {text} (logged once)"));
+            log_warning(&self.log, format_args!("{peer}: {text} (logged once)"));
         }
     }
 }

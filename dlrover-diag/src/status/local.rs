@@ -41,9 +41,6 @@ const LONGEST_LINE: u64 = 4 << 20;
 /// No status is longer. Without a bound another program at the socket could fill the memory.
 const LONGEST_STATUS: u64 = 256 << 20;
 
-/// How long a launcher has for an answer, in which it asks the job master. Those of a node are asked at the same time.
-const ANSWER: Duration = Duration::from_secs(8);
-
 /// Jobs that an error names.
 const MAX_NAMED: usize = 20;
 
@@ -89,17 +86,18 @@ pub(super) enum LocalError {
     Ended { pid: u32 },
     #[error("the launcher with pid {pid} has no status: {reason}")]
     Refused { pid: u32, reason: String },
-    #[error("the launcher with pid {pid} did not answer within {} s", ANSWER.as_secs())]
-    Late { pid: u32 },
+    #[error("the launcher with pid {pid} did not answer within {} s", .limit.as_secs_f64())]
+    Late { pid: u32, limit: Duration },
 }
 
 impl LocalError {
     /// The launcher that it is of.
     fn pid(&self) -> Option<u32> {
         match self {
-            Self::Lost { pid, .. } | Self::Ended { pid } | Self::Refused { pid, .. } | Self::Late { pid } => {
-                Some(*pid)
-            }
+            Self::Lost { pid, .. }
+            | Self::Ended { pid }
+            | Self::Refused { pid, .. }
+            | Self::Late { pid, .. } => Some(*pid),
             Self::Search(_)
             | Self::None
             | Self::NotThere { .. }
@@ -238,13 +236,13 @@ fn is_of_launcher(uid: u32, pid: u32) -> bool {
 }
 
 /// Asks the launcher of a job once.
-pub(super) async fn once(selector: &Selector) -> Result<String, LocalError> {
-    Ok(find(selector).await?.1)
+pub(super) async fn once(selector: &Selector, limit: Duration) -> Result<String, LocalError> {
+    Ok(find(selector, limit).await?.1)
 }
 
 /// Follows the launcher of a job.
-pub(super) async fn follow(selector: &Selector) -> Result<LocalStatuses, LocalError> {
-    let (pid, _) = find(selector).await?;
+pub(super) async fn follow(selector: &Selector, limit: Duration) -> Result<LocalStatuses, LocalError> {
+    let (pid, _) = find(selector, limit).await?;
     LocalStatuses::open(pid, FOLLOW).await.map_err(|source| LocalError::Lost { pid, source })
 }
 
@@ -276,12 +274,16 @@ fn run_of(status: &JobStatus) -> Run {
 
 /// Follows a job again: at the same launcher, or, when that is gone, at another one of the same job. A later job of this
 /// node may have the same run id, and its master has another epoch.
-pub(super) async fn follow_again(followed: &Followed) -> Result<LocalStatuses, LocalError> {
+pub(super) async fn follow_again(followed: &Followed, limit: Duration) -> Result<LocalStatuses, LocalError> {
     let pid = followed.pid;
     if launchers().map_err(LocalError::Search)?.contains(&pid) {
-        return LocalStatuses::open(pid, FOLLOW).await.map_err(|source| LocalError::Lost { pid, source });
+        match LocalStatuses::open(pid, FOLLOW).await {
+            // Its name is another user's by now.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            opened => return opened.map_err(|source| LocalError::Lost { pid, source }),
+        }
     }
-    let (found, failures) = ask_all().await?;
+    let (found, failures) = ask_all(limit).await?;
     match (found.into_iter().find(|it| it.run.as_ref() == Some(&followed.run)), failures.into_iter().next()) {
         (Some(Found { pid, .. }), _) => {
             LocalStatuses::open(pid, FOLLOW).await.map_err(|source| LocalError::Lost { pid, source })
@@ -323,11 +325,12 @@ fn script(pid: u32) -> Option<String> {
 }
 
 /// The launchers that answer, and why each other one does not.
-async fn ask_all() -> Result<(Vec<Found>, Vec<LocalError>), LocalError> {
+async fn ask_all(limit: Duration) -> Result<(Vec<Found>, Vec<LocalError>), LocalError> {
     let (mut found, mut failures) = (Vec::new(), Vec::new());
     let mut asked = JoinSet::new();
+    // At the same time: one that does not answer leaves the others theirs.
     for pid in launchers().map_err(LocalError::Search)? {
-        asked.spawn(async move { (pid, ask(pid).await) });
+        asked.spawn(async move { (pid, ask(pid, limit).await) });
     }
     let mut answers = asked.join_all().await;
     answers.sort_by_key(|(pid, _)| *pid);
@@ -347,14 +350,14 @@ async fn ask_all() -> Result<(Vec<Found>, Vec<LocalError>), LocalError> {
 }
 
 /// The launcher to ask, and its answer.
-async fn find(selector: &Selector) -> Result<(u32, String), LocalError> {
+async fn find(selector: &Selector, limit: Duration) -> Result<(u32, String), LocalError> {
     // No other one can delay it.
     if let Selector::Launcher(pid) = selector
-        && let Some(text) = ask(*pid).await?
+        && let Some(text) = ask(*pid, limit).await?
     {
         return Ok((*pid, text));
     }
-    let (mut found, failures) = ask_all().await?;
+    let (mut found, failures) = ask_all(limit).await?;
     let is_meant = |it: &Found| match selector {
         Selector::OnlyJob => true,
         Selector::RunId(run_id) => it.run.as_ref().is_some_and(|run| run.name.as_ref() == Some(run_id)),
@@ -385,14 +388,16 @@ fn not_found(selector: &Selector, found: &[Found], failures: Vec<LocalError>) ->
     }
 }
 
-async fn ask(pid: u32) -> Result<Option<String>, LocalError> {
+/// A launcher has four fifths of `limit` for its answer, so that the whole question ends within it.
+async fn ask(pid: u32, limit: Duration) -> Result<Option<String>, LocalError> {
+    let limit = limit.mul_f64(0.8);
     let answer = async {
         match LocalStatuses::open(pid, ONCE).await {
             Ok(mut statuses) => statuses.next().await,
             Err(_) => Ok(None),
         }
     };
-    timeout(ANSWER, answer).await.unwrap_or(Err(LocalError::Late { pid }))
+    timeout(limit, answer).await.unwrap_or(Err(LocalError::Late { pid, limit }))
 }
 
 /// The process ids of launchers whose sockets this network namespace has.

@@ -118,7 +118,7 @@ impl Source {
         let asking = async {
             let text = match self {
                 Self::Master(at) => StatusClient::connect((**at).clone()).await?.status().await?,
-                Self::Local { selector, .. } => local::once(selector).await?,
+                Self::Local { selector, .. } => local::once(selector, limit).await?,
             };
             parse(&text)
         };
@@ -135,9 +135,11 @@ impl Source {
                     Statuses::Master(Box::new((client, watch)))
                 }
                 Self::Local { followed: Some(followed), .. } => {
-                    Statuses::Local(local::follow_again(followed).await?)
+                    Statuses::Local(local::follow_again(followed, limit).await?)
                 }
-                Self::Local { selector, followed: None } => Statuses::Local(local::follow(selector).await?),
+                Self::Local { selector, followed: None } => {
+                    Statuses::Local(local::follow(selector, limit).await?)
+                }
             })
         };
         timeout(limit, asking).await.unwrap_or_else(|_| Err(self.slow(limit)))

@@ -57,8 +57,8 @@ pub(super) fn encode(families: &mut Families<'_, '_>, status: &JobStatus) -> fmt
     )
 }
 
-/// The nodes with accelerators, or with a trouble in the place of them. Of those with one node rank, the one that runs workers: a spare may ask for the rank of
-/// another node.
+/// The nodes with accelerators, or with a trouble in the place of them. Of those with one node rank, the one that runs
+/// workers: a spare may ask for the rank of another node.
 fn by_node_rank(status: &JobStatus) -> BTreeMap<u32, &NodeStatus> {
     let mut nodes = BTreeMap::new();
     for node in &status.nodes {
