@@ -180,7 +180,7 @@ impl WebServer {
 }
 
 fn request(path: &str) -> String {
-    format!("GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")
+    format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
 }
 
 fn ms(began: Instant) -> f64 {
