@@ -1,6 +1,7 @@
 //! `dlrover-diag status` and `dlrover-diag events`: what a running job is doing.
 
 mod events;
+mod facts;
 mod local;
 mod progress;
 mod screen;
