@@ -103,8 +103,9 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
                 continue;
             }
             self.forget_what_goes(node, &mut state);
+            let knows_course = !self.before.is_empty();
             let folder = self.dirs.entry(dir.clone()).or_default();
-            folder.hold(node, state);
+            folder.hold(node, state, knows_course);
             touched.insert(dir);
         }
         if let Some(awaited) = &mut self.awaited {
@@ -216,7 +217,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         let mut orders = Vec::new();
         for (dir, folder) in &self.dirs {
             let dir = || dir.clone();
-            orders.extend(folder.committed.map(|step| Order::Committed { dir: dir(), step }));
+            orders.extend(folder.committed_by_this_run().map(|step| Order::Committed { dir: dir(), step }));
             for (step, save) in &folder.saves {
                 let step = *step;
                 let is_missing = |(shard, of): (&u32, &N)| of == node && !save.files.contains_key(shard);

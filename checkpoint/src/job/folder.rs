@@ -112,6 +112,17 @@ impl Failure {
     }
 }
 
+/// Where the step on disk comes from that a node was the first to name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum Found {
+    /// No node has said yet what is there.
+    Unknown,
+    /// From an earlier run: this job had committed nothing by then.
+    Earlier(Option<u64>),
+    /// Maybe from this run, which had another job master before.
+    ThisRun,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(bound = "N: Ord + Serialize + DeserializeOwned")]
 pub(super) struct JobFolder<N: Ord> {
@@ -120,6 +131,8 @@ pub(super) struct JobFolder<N: Ord> {
     pub(super) committed: Option<u64>,
     /// The round in which it was saved, if this job has committed it: it was not only found on disk by a node.
     committed_in: Option<u32>,
+    /// What nodes have found on disk before this job has saved anything there.
+    found: Found,
     /// The newest step that was committed in the round that runs: older wishes are void.
     pub(super) floor: Option<u64>,
     pub(super) saves: BTreeMap<u64, Save<N>>,
@@ -143,6 +156,7 @@ impl<N: Ord> Default for JobFolder<N> {
             holders: Holders::default(),
             committed: None,
             committed_in: None,
+            found: Found::Unknown,
             floor: None,
             saves: BTreeMap::new(),
             postponed: BTreeMap::new(),
@@ -156,11 +170,30 @@ impl<N: Ord> Default for JobFolder<N> {
 }
 
 impl<N: Ord + Clone> JobFolder<N> {
-    pub(super) fn hold(&mut self, node: &N, state: ShardState) {
+    /// Takes what a node says of a shard. `knows_course`: this job master has begun a round, so that it has heard of all
+    /// that was committed since.
+    pub(super) fn hold(&mut self, node: &N, state: ShardState, knows_course: bool) {
+        if self.found == Found::Unknown {
+            self.found = if knows_course { Found::Earlier(state.disk_step) } else { Found::ThisRun };
+        }
         if self.committed_in.is_none() {
-            self.committed = self.committed.max(state.disk_step);
+            // Another step than at first was written since: by a worker that could not say so.
+            let is_earlier = |step: &u64| self.is_of_an_earlier_run(*step);
+            let steps = || [self.committed, state.disk_step].into_iter().flatten();
+            let written = steps().filter(|step| !is_earlier(step)).max();
+            self.committed = written.or_else(|| steps().max());
         }
         self.holders.insert(node, state);
+    }
+
+    fn is_of_an_earlier_run(&self, step: u64) -> bool {
+        self.committed_in.is_none() && self.found == Found::Earlier(Some(step))
+    }
+
+    /// The step on disk that memory of this run must not be older than. What an earlier run has left there is of another
+    /// course of the training: a rank that could not load it, or was not to, has trained on from another step.
+    pub(super) fn committed_by_this_run(&self) -> Option<u64> {
+        self.committed.filter(|step| !self.is_of_an_earlier_run(*step))
     }
 
     /// A step counts from now on. While it was on its way, a worker may have written a newer one by itself.
@@ -190,8 +223,8 @@ impl<N: Ord + Clone> JobFolder<N> {
     /// A save counts already, or a newer one does.
     pub(super) fn is_behind(&self, step: u64, saved_in: u32) -> bool {
         let is_older = self.committed_in.is_none_or(|committed| saved_in <= committed);
-        // What a node found on disk may be damaged, and older steps be saved again.
-        let is_known = self.committed_in.is_some() || self.committed == Some(step);
+        // What a node found on disk may be damaged or of another course, and steps be saved again.
+        let is_known = self.committed_in.is_some() || self.committed_by_this_run() == Some(step);
         self.floor >= Some(step) || is_known && is_older && self.committed >= Some(step)
     }
 

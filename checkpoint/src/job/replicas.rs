@@ -341,7 +341,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
                 for point in self.points.iter_mut().filter(|point| point.dir == *dir) {
                     point.fetched = None;
                 }
-                let restored = memory.max(folder.committed);
+                let restored = memory.max(folder.committed_by_this_run());
                 let newer = folder.saves.keys().copied().filter(|step| Some(*step) > restored);
                 let newer: Vec<u64> = newer.collect();
                 effects.push(Effect::Note(Note::NotFetched {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Effect, JobCheckpoints, Member, Note, folder::Save, holders::Facts, persist, replicas::FetchPlan,
+    Effect, JobCheckpoints, Member, Note, folder::{JobFolder, Save}, holders::Facts, persist, replicas::FetchPlan,
 };
 use crate::{
     Moment,
@@ -49,14 +49,16 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
             effects.extend(self.give_up_impossible(now, dir));
             self.adopt_wishes(now, dir);
             let disk = self.committed(dir);
-            let memory = self.memory_step(dir, world).filter(|step| Some(*step) >= disk);
-            let plan = self.plan(dir, world, memory.max(disk)).filter(|plan| Some(plan.step) > memory);
+            // What memory is compared with.
+            let of_this_run = self.dirs.get(dir).and_then(JobFolder::committed_by_this_run);
+            let memory = self.memory_step(dir, world).filter(|step| Some(*step) >= of_this_run);
+            let plan = self.plan(dir, world, memory.max(of_this_run)).filter(|plan| Some(plan.step) > memory);
             // What is restored, if all nodes can have it.
             let best = plan.as_ref().map(|plan| plan.step).or(memory);
             if best.is_none() && was_broken {
                 effects.extend(self.save_newest(now, dir));
             }
-            let (pending, given_up) = self.choose_pending(dir, best, disk);
+            let (pending, given_up) = self.choose_pending(dir, best, of_this_run);
             effects.extend(given_up);
             if let Some(step) = memory.filter(|_| was_broken && pending.is_none() && plan.is_none()) {
                 effects.extend(self.save_at_breakpoint(now, dir, step));
@@ -218,7 +220,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
     fn adopt_wishes(&mut self, now: Moment, dir: &Dir) {
         let until = now.plus(self.save_timeout_ms);
         let Some(folder) = self.dirs.get_mut(dir) else { return };
-        let committed = folder.committed;
+        let committed = folder.committed_by_this_run();
         if folder.holders.facts().is_none_or(|facts| facts.n_shards != 1) {
             return;
         }
@@ -269,7 +271,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
 
     pub(super) fn save_at_breakpoint(&mut self, now: Moment, dir: &Dir, step: u64) -> Vec<Effect<N>> {
         let Some(folder) = self.dirs.get(dir) else { return Vec::new() };
-        let is_newer = Some(step) > folder.committed;
+        let is_newer = Some(step) > folder.committed_by_this_run();
         if !is_newer || folder.saves.contains_key(&step) || folder.has_failed_now(step, self.round) {
             return Vec::new();
         }

@@ -164,14 +164,44 @@ fn a_breakpoint_writes_nothing_twice() {
     assert_eq!(next_round(&mut job, states), (vec![memory(8)], vec![]));
 }
 
+/// A worker has written it by itself, and was killed before it could say so.
 #[test]
-fn what_a_node_found_on_disk_is_not_older_than_memory() {
-    let mut job = job(&["a"]);
-    let found = |step| vec![("a", vec![ShardState { disk_step: Some(step), ..copy(0, &[5], &[]) }])];
-    assert_eq!(next_round(&mut job, found(9)).0, [disk(9, None)]);
+fn what_was_written_during_the_run_is_not_older_than_memory() {
+    let found = |step| vec![ShardState { disk_step: step, ..copy(0, &[5], &[]) }];
+    for first in [None, Some(3), Some(20)] {
+        let mut job = job(&["a"]);
+        assert_eq!(job.says("a", found(first)), []);
+        assert_eq!(next_round(&mut job, vec![("a", found(Some(9)))]).0, [disk(9, None)], "{first:?}");
+    }
     let mut job = super::job(&["a"]);
     job.saves_at_breakpoint = false;
-    assert_eq!(next_round(&mut job, found(5)).0, [memory(5)]);
+    assert_eq!(job.says("a", found(None)), []);
+    assert_eq!(next_round(&mut job, vec![("a", found(Some(5)))]).0, [memory(5)]);
+    // After a restart of a job master without a journal it may be from this run.
+    let mut job = Job::new(TIMEOUT, false);
+    assert_eq!(job.says("a", found(Some(9))), []);
+    assert_eq!(job.begin_round(now(9), 1, 2, members(&["a"])).0, [disk(9, None)]);
+}
+
+/// It is damaged, or the script loads another one: training continues from an older step.
+#[test]
+fn memory_of_this_run_is_restored_before_what_an_earlier_run_has_left_on_disk() {
+    let found = |steps: &[u64]| vec![ShardState { disk_step: Some(100), ..copy(0, steps, &[]) }];
+    let mut job = job(&["a", "b"]);
+    assert_eq!(job.says("a", found(&[])), []);
+    let states = vec![("a", found(&[95])), ("b", vec![copy(2, &[95], &[])])];
+    let (points, effects) = next_round(&mut job, states);
+    assert_eq!(points, [memory(95)]);
+    assert_eq!(effects, [note_saved(95), send("a", persist(95))]);
+    // Without memory of it everywhere, what goes to disk is waited for.
+    let mut job = super::job(&["a", "b"]);
+    job.says("a", found(&[]));
+    let (points, _) = next_round(&mut job, vec![("a", found(&[95])), ("c", vec![])]);
+    assert_eq!(points, [disk(100, Some(95))]);
+    // As before, without any.
+    let mut job = super::job(&["a", "b"]);
+    job.says("a", found(&[]));
+    assert_eq!(next_round(&mut job, vec![("a", found(&[])), ("c", vec![])]), (vec![disk(100, None)], vec![]));
 }
 
 #[test]

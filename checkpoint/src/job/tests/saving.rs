@@ -25,6 +25,21 @@ fn a_step_counts_when_all_its_shards_are_on_disk() {
 }
 
 #[test]
+fn a_step_with_the_number_of_one_of_an_earlier_run_is_written() {
+    let found = || vec![ShardState { disk_step: Some(5), ..copy(0, &[], &[]) }];
+    let mut job = job(&["a"]);
+    job.says("a", found());
+    assert_eq!(job.repeat(&"a"), []);
+    job.complete("a", 5);
+    assert_eq!(job.persisted("a", 5, 0, 1), [send("a", committed(5))]);
+    assert_eq!(job.repeat(&"a"), [send("a", committed(5))]);
+    // A job master without a journal that was restarted cannot tell it from what this run has committed.
+    let mut job = Job::new(TIMEOUT, true);
+    job.says("a", found());
+    assert_eq!(job.persisted("a", 5, 0, 1), [send("a", committed(5))]);
+}
+
+#[test]
 fn shards_of_two_rounds_are_not_one_step() {
     let mut job = job(&["a"]);
     let mut report =
