@@ -3,7 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Effect, JobCheckpoints, Member, Note, folder::{JobFolder, Save}, holders::Facts, persist, replicas::FetchPlan,
+    Effect, JobCheckpoints, Member, Note,
+    folder::{JobFolder, Save},
+    holders::Facts,
+    persist,
+    replicas::FetchPlan,
 };
 use crate::{
     Moment,

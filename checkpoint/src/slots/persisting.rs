@@ -236,7 +236,8 @@ impl Saver {
         let reason = cut(reason);
         self.remember_failure(dir, step, saved_in, given_up);
         self.tell_what_is_newer(dir, step);
-        let is_behind = self.disk_step(dir).is_some_and(|newest| step < newest);
+        // One of an earlier run is no reason: this one's is another course of the training.
+        let is_behind = self.newest_counted(dir).is_some_and(|newest| step < newest);
         let fate = if is_behind { Fate::Superseded } else { Fate::Failed(reason.clone()) };
         let mut removed = Vec::new();
         for (id, shard) in self.shards.iter_mut().filter(|(id, _)| id.dir == *dir) {

@@ -53,7 +53,7 @@ impl Saver {
         match shard.wishes.last() {
             _ if shard.has_heir() => (step, None),
             Some(last) if last != step => (last, self.fate_of(id, last)),
-            _ => match self.disk_step(&id.dir).filter(|newest| *newest > step) {
+            _ => match self.newest_counted(&id.dir).filter(|newest| *newest > step) {
                 Some(newest) => (newest, Some((WaitState::OnDisk, None))),
                 None => (step, fate),
             },
@@ -63,6 +63,11 @@ impl Saver {
     /// The newest step on disk, as far as it is known.
     pub(super) fn disk_step(&self, dir: &Dir) -> Option<u64> {
         self.dirs.get(dir).and_then(super::folders::Known::step)
+    }
+
+    /// The newest step that has come to count in this run, as far as it is known.
+    pub(super) fn newest_counted(&self, dir: &Dir) -> Option<u64> {
+        self.dirs.get(dir)?.newest_before(u64::MAX)
     }
 
     /// What became of a step that a client waits for; `None`: it is still on its way to disk.

@@ -89,7 +89,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    pub fn new(kind: Kind) -> Self {
+    pub fn new(kind: Kind, disk: Disk) -> Self {
         let node = |number| Node::new(number, kind.slots());
         let mut cluster = Self {
             kind,
@@ -102,7 +102,7 @@ impl Cluster {
             job: JobCheckpoints::new(600_000, true),
             orders: BTreeMap::new(),
             rounds: BTreeMap::new(),
-            disk: Disk::default(),
+            disk,
             newest: BTreeMap::new(),
             restored: None,
             bound: 0,
@@ -175,7 +175,7 @@ impl Cluster {
         assert!(committed >= self.alone, "{:?} {:?} {:?}", self.alone, self.disk, self.job);
         let is_lost = self.has_failed || self.has_lost_memory;
         if let Some(wished) = self.wished.filter(|_| !is_lost) {
-            assert!(self.disk.tracker >= Some(wished), "{wished} {:?} {:?}", self.disk, self.job);
+            assert!(self.disk.step() >= Some(wished), "{wished} {:?} {:?}", self.disk, self.job);
         }
         for rank in 0..4 {
             if self.workers[rank].is_alone {
@@ -306,7 +306,7 @@ impl Cluster {
                 Effect::Send { node, order } => self.orders.entry(node).or_default().push_back(order.into()),
                 // What all were to restore is given up, on disk too.
                 Effect::Note(Note::NotFetched { .. }) => self.has_failed = true,
-                Effect::Note(Note::Committed { .. }) => assert!(self.disk.tracker.is_some()),
+                Effect::Note(Note::Committed { .. }) => assert!(self.disk.step().is_some()),
                 Effect::Note(_) => {}
             }
         }
@@ -497,12 +497,12 @@ impl Cluster {
         // Ranks that had not restored anything yet are as good as what the round before had.
         self.bound = if self.restored.is_some() { self.saved } else { self.bound };
         if self.has_lost_memory {
-            let on_disk = self.disk.tracker.unwrap_or(0).min(self.bound);
+            let on_disk = self.disk.step().unwrap_or(0).min(self.bound);
             self.bound = self.alone.map_or(on_disk, |alone| alone.max(on_disk));
         }
         if lost.is_some() {
             // What the other node still has must go to disk, which may fail.
-            self.bound = self.disk.tracker.unwrap_or(0).min(self.bound);
+            self.bound = self.disk.step().unwrap_or(0).min(self.bound);
         }
         note(format!("crash; lost: {lost:?}"));
         self.job.end_round();

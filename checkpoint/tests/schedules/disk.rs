@@ -14,7 +14,12 @@ pub struct Disk {
     pub files: BTreeMap<String, u64>,
     manifests: BTreeMap<u64, Manifest>,
     pub tracker: Option<u64>,
+    /// The tracker is of an earlier run, and names a step whose files are damaged.
+    is_damaged: bool,
 }
+
+/// What an earlier run has left: a step that is whole, and a damaged one that has a higher number than all of this run.
+const EARLIER: [u64; 2] = [3, 1_000_000];
 
 impl Disk {
     pub fn folder(&self) -> Folder {
@@ -23,6 +28,23 @@ impl Disk {
             manifests: self.manifests.clone(),
             unusable: BTreeMap::new(),
         }
+    }
+
+    /// After an earlier run.
+    pub fn damaged() -> Self {
+        let mut disk = Self { is_damaged: true, ..Self::default() };
+        for step in EARLIER {
+            disk.write_alone(step);
+        }
+        let [_, damaged] = EARLIER;
+        disk.files.retain(|_, step| *step != damaged);
+        disk.is_damaged = true;
+        disk
+    }
+
+    /// The newest step that can be loaded.
+    pub fn step(&self) -> Option<u64> {
+        if self.is_damaged { EARLIER.first().copied() } else { self.tracker }
     }
 
     /// Every file that is there must be of the step.
@@ -35,6 +57,7 @@ impl Disk {
         }
         if sets_tracker {
             self.tracker = Some(manifest.step);
+            self.is_damaged = false;
         }
         self.manifests.insert(manifest.step, manifest);
         Ok(())
@@ -83,7 +106,7 @@ impl Disk {
             self.files.remove(file);
         }
         // What the tracker names stays.
-        if let Some(manifest) = self.tracker.and_then(|tracker| self.manifests.get(&tracker)) {
+        if let Some(manifest) = self.step().and_then(|tracker| self.manifests.get(&tracker)) {
             let dir = Dir::try_from("/ckpt").unwrap();
             assert!(manifest.paths(&dir).all(|file| self.files.contains_key(&file.path)), "{step} {files:?}");
         }

@@ -21,13 +21,18 @@ mod worker;
 use proptest::{collection::vec, prelude::*};
 
 use cluster::{Cluster, Kind};
+use disk::Disk;
 
 /// Enough for about ten saves of all ranks and three rounds.
 const LENGTH: usize = 600;
 
 fn run(kind: Kind, choices: &[u16]) {
+    run_after(Disk::default(), kind, choices);
+}
+
+fn run_after(disk: Disk, kind: Kind, choices: &[u16]) {
     let _trace = trace::Trace::new();
-    let mut cluster = Cluster::new(kind);
+    let mut cluster = Cluster::new(kind, disk);
     for choice in choices {
         cluster.step(*choice);
     }
@@ -60,5 +65,21 @@ proptest! {
     #[test]
     fn two_slots(choices in vec(any::<u16>(), 0..LENGTH)) {
         run(Kind::TwoSlots, &choices);
+    }
+
+    /// The newest step that an earlier run has left on disk cannot be loaded.
+    #[test]
+    fn copies_after_an_earlier_run(choices in vec(any::<u16>(), 0..LENGTH)) {
+        run_after(Disk::damaged(), Kind::Copies, &choices);
+    }
+
+    #[test]
+    fn replicas_after_an_earlier_run(choices in vec(any::<u16>(), 0..LENGTH)) {
+        run_after(Disk::damaged(), Kind::Replicas, &choices);
+    }
+
+    #[test]
+    fn alone_after_an_earlier_run(choices in vec(any::<u16>(), 0..LENGTH)) {
+        run_after(Disk::damaged(), Kind::Alone, &choices);
     }
 }

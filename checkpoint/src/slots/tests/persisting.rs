@@ -83,6 +83,28 @@ fn superseded_steps_are_told_and_the_newest_is_waited_for() {
     assert_eq!(committed, [waited(reader, WaitState::OnDisk, 4)]);
 }
 
+/// What an earlier run has left on disk is no newer save of this one.
+#[test]
+fn a_save_that_fails_is_not_superseded_by_a_step_of_an_earlier_run() {
+    let (mut bench, writer, _) = Bench::with_writer();
+    bench.saver.dirs.entry(dir()).or_default().folder = Some(folder(100, &[100], 1));
+    let (_, effects) = bench.save(writer, 5, Storage::Disk);
+    bench.persisted(persist_id(&effects), vec![sum(&path(5, 0))]);
+    let fail = |step: u64| {
+        let (saved_in, reason) = (Some(0), "disk full".to_owned());
+        ToSaver::Fail { dir: dir(), step, saved_in, given_up: 1, reason }
+    };
+    bench.agent(fail(5));
+    let error = Some("disk full".to_owned());
+    let answer = reply(writer, Reply::Waited { state: WaitState::Failed, step: Some(5), error });
+    assert_eq!(bench.send(writer, wait(Some(5))), [answer]);
+    let (_, effects) = bench.save(writer, 6, Storage::Disk);
+    bench.persisted(persist_id(&effects), vec![sum(&path(6, 0))]);
+    bench.agent(ToSaver::Committed { dir: dir(), step: 7 });
+    bench.agent(fail(6));
+    assert_eq!(bench.send(writer, wait(Some(6))), [waited(writer, WaitState::Superseded, 6)]);
+}
+
 #[test]
 fn a_wait_ends_in_time_and_other_requests_wait_behind_it() {
     let (mut bench, writer, _) = Bench::with_writer();
