@@ -68,6 +68,11 @@ pub(super) fn read(dir: &Dir, logs: &mut Vec<(Level, String)>) -> Result<Folder,
             Err(error) => drop(folder.unusable.insert(step, error)),
         }
     }
+    if let Tracker::Step(step) = folder.tracker
+        && let Some(manifest) = folder.manifests.get(&step)
+    {
+        staged::finish(dir, manifest, logs);
+    }
     Ok(folder)
 }
 
@@ -101,12 +106,12 @@ pub(super) fn open_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Gives files that wait for it their names, and writes the manifest of a step, then the tracker if it is to name this
-/// step, each in one step and synced. After an error the step does not count, unless the tracker had named it before.
+/// Writes the manifest of a step, then the tracker if it is to name this step, and gives files that wait for it their
+/// names, each in one step and synced. After an error the step does not count, unless the tracker names it.
 ///
 /// # Errors
 /// When a file of the step is not there with its size: another node has written it, and not into this directory. When
-/// the disk fails.
+/// the step would take the place of files of a newer one. When the disk fails.
 pub(super) fn write(dir: &Dir, mut manifest: Manifest, sets_tracker: bool) -> Result<(), String> {
     manifest.time = SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs());
     let files = manifest.paths(dir).map(|file| FileCheck {
@@ -118,19 +123,26 @@ pub(super) fn write(dir: &Dir, mut manifest: Manifest, sets_tracker: bool) -> Re
     check::check(&files.collect::<Vec<_>>()).map_err(|error| {
         format!("{error}; a checkpoint directory must be on a file system that all nodes share")
     })?;
-    // All that can fail comes before the names change: files of the step that has counted so far may have these.
+    let waiting = staged::Waiting::of(dir, &manifest);
+    if let Some(path) = waiting.first_taken().filter(|_| !sets_tracker) {
+        return Err(format!("a newer step is on disk, and {path} may be its file"));
+    }
     let path = dir.join(&Manifest::name(manifest.step));
     let document = written(&path, manifest.to_json().as_bytes())?;
-    let mut published = staged::publish(dir, &manifest)?;
-    if let Err(error) = document.publish() {
-        published.undo();
-        return Err(format!("cannot write {path}: {error}"));
-    }
-    drop(published);
+    waiting.publish_free(manifest.step)?;
+    document.publish().map_err(|error| format!("cannot write {path}: {error}"))?;
     if sets_tracker {
         replace(&dir.join(manifest::TRACKER), manifest.step.to_string().as_bytes())?;
     }
-    Ok(())
+    waiting.publish_taken(manifest.step)
+}
+
+/// The step that the tracker of a directory names.
+pub(super) fn tracked(dir: &Dir) -> Option<u64> {
+    match read_tracker(dir) {
+        Tracker::Step(step) => Some(step),
+        Tracker::Missing | Tracker::Unusable(_) => None,
+    }
 }
 
 fn replace(path: &str, content: &[u8]) -> Result<(), String> {
@@ -280,34 +292,78 @@ mod tests {
         assert_eq!((folder.tracker, folder.manifests.len()), (Tracker::Step(8), 1));
     }
 
-    /// A path that is given with each save: the file of the step that counts stays until the next one does.
-    #[test]
-    fn a_manifest_that_cannot_be_written_leaves_the_files_of_the_step_before() {
-        let temporary = tempfile::tempdir().unwrap();
-        let dir = dir(&temporary);
-        let last = |step| {
-            let mut manifest = manifest(step);
-            "last.pt".clone_into(&mut manifest.shards[0].file);
-            manifest
-        };
+    /// One of a path that is given with each save.
+    fn last(step: u64, content: &[u8]) -> Manifest {
+        let mut manifest = manifest(step);
+        "last.pt".clone_into(&mut manifest.shards[0].file);
+        manifest.shards[0].crc32 = vec![crc32fast::hash(content)];
+        manifest
+    }
+
+    /// Step 10 counts, and step 20 waits for its place. Returns where.
+    fn stage(dir: &Dir) -> std::path::PathBuf {
         let file = dir.join("last.pt");
         fs::write(&file, "a").unwrap();
-        write(&dir, last(10), true).unwrap();
+        write(dir, last(10, b"a"), true).unwrap();
         let staged = staged::path(Path::new(&file), 20);
-        // What stands for a disk that fails at the last moment.
-        fs::create_dir(dir.join(".dlrover/20.json")).unwrap();
         fs::write(&staged, "b").unwrap();
-        write(&dir, last(20), true).unwrap_err();
-        assert_eq!(fs::read(&file).unwrap(), b"a");
-        assert_eq!(read(&dir, &mut Vec::new()).unwrap().tracker, Tracker::Step(10));
-        fs::remove_dir(dir.join(".dlrover/20.json")).unwrap();
+        staged
+    }
+
+    /// The file of the step that counts stays until the next one does.
+    #[test]
+    fn a_step_that_cannot_come_to_count_leaves_the_file_of_the_step_before() {
+        // What stands for a disk that fails at the last moment, or for a kill.
+        for blocked in [".dlrover/20.json", manifest::TRACKER] {
+            let temporary = tempfile::tempdir().unwrap();
+            let dir = dir(&temporary);
+            let staged = stage(&dir);
+            let blocked = dir.join(blocked);
+            let _not_there_yet = fs::remove_file(&blocked);
+            fs::create_dir(&blocked).unwrap();
+            write(&dir, last(20, b"b"), true).unwrap_err();
+            assert_eq!(fs::read(dir.join("last.pt")).unwrap(), b"a", "{blocked}");
+            fs::remove_dir(&blocked).unwrap();
+            write(&dir, last(20, b"b"), true).unwrap();
+            assert_eq!(fs::read(dir.join("last.pt")).unwrap(), b"b");
+            assert!(!staged.exists());
+            let names: Vec<_> =
+                fs::read_dir(temporary.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
+            assert_eq!(names.len(), 3, "{names:?}");
+        }
+    }
+
+    /// What is there after a kill between two writes, at each of them, can be loaded.
+    #[test]
+    fn a_load_finishes_what_a_killed_saver_has_not() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = dir(&temporary);
+        let staged = stage(&dir);
+        fs::write(dir.join(".dlrover/20.json"), last(20, b"b").to_json()).unwrap();
+        let mut logs = Vec::new();
+        assert_eq!(read(&dir, &mut logs).unwrap().tracker, Tracker::Step(10));
+        assert_eq!((fs::read(dir.join("last.pt")).unwrap(), logs.len()), (b"a".to_vec(), 0));
+        fs::write(dir.join(manifest::TRACKER), "20").unwrap();
+        // Not what the manifest names: saved again, and given up.
+        fs::write(&staged, "c").unwrap();
+        read(&dir, &mut logs).unwrap();
+        assert_eq!((fs::read(dir.join("last.pt")).unwrap(), logs.len()), (b"a".to_vec(), 0));
         fs::write(&staged, "b").unwrap();
-        write(&dir, last(20), true).unwrap();
-        assert_eq!(fs::read(&file).unwrap(), b"b");
-        assert!(!staged.exists());
-        let names: Vec<_> =
-            fs::read_dir(temporary.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
-        assert_eq!(names.len(), 3, "{names:?}");
+        assert_eq!(read(&dir, &mut logs).unwrap().tracker, Tracker::Step(20));
+        assert_eq!(fs::read(dir.join("last.pt")).unwrap(), b"b");
+        assert_eq!((logs.len(), logs[0].0, staged.exists()), (1, Level::Info, false));
+    }
+
+    /// A worker has written the newer one by itself.
+    #[test]
+    fn a_late_step_does_not_take_the_place_of_a_newer_one() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = dir(&temporary);
+        stage(&dir);
+        let error = write(&dir, last(20, b"b"), false).unwrap_err();
+        assert!(error.contains("a newer step is on disk") && error.contains("last.pt"), "{error}");
+        assert_eq!(fs::read(dir.join("last.pt")).unwrap(), b"a");
+        assert_eq!(read(&dir, &mut Vec::new()).unwrap().manifests.len(), 1);
     }
 
     #[test]

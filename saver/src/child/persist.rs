@@ -20,7 +20,7 @@ use checkpoint::{
     slots::{Event, Persist, PersistId, Written},
 };
 
-use super::{output::Output, slot_file::SlotFile, staged, temporary::Temporary};
+use super::{folder, output::Output, slot_file::SlotFile, staged, temporary::Temporary};
 
 /// Bytes that are copied at once: they stay in a core's cache from the copy to the checksum to the write.
 const BLOCK: u64 = 1 << 20;
@@ -98,7 +98,7 @@ pub(super) fn write(slot: &SlotFile, persist: &Persist, running: &Running) -> Re
     let mut written = Vec::new();
     for file in &plans {
         let path = path_of(&persist.target, file);
-        let result = write_file(slot, file, &path, persist.step, running, &first);
+        let result = write_file(slot, file, &path, persist, running, &first);
         let sum = result.map_err(|error| match error.kind() {
             io::ErrorKind::Interrupted => error.to_string(),
             _ => format!("cannot write {path}: {error}"),
@@ -148,15 +148,16 @@ fn write_file(
     slot: &SlotFile,
     file: &PlannedFile,
     path: &str,
-    step: u64,
+    persist: &Persist,
     running: &Running,
     first: &[u8],
 ) -> io::Result<FileSum> {
+    let step = persist.step;
     let staged = staged::path(Path::new(path), step);
     // What is there may be all that the step has which counts so far: it stays until there is a manifest of this one.
     let is_staged = file.is_commit || fs::symlink_metadata(path).is_ok();
     if is_staged {
-        staged::remove_all(Path::new(path));
+        staged::remove_all(Path::new(path), folder::tracked(&persist.shard.dir));
     } else {
         // Of a saver that was killed; it must not take the place of this one.
         staged::remove(path, step);

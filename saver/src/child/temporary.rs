@@ -180,13 +180,6 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Another name for a file, beside it, that a sweep takes for a leftover.
-pub(super) fn beside(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!("{MARK}{}-0", std::process::id()));
-    name.into()
-}
-
 pub(super) fn folder_of(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new("/"))
 }

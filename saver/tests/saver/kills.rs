@@ -1,12 +1,19 @@
-//! Workers that are killed at any instant: what is restored is one whole step, and none that was lost before.
+//! Workers and savers that are killed at any instant: what is restored is one whole step, and none that was lost before.
 //!
 //! `DLROVER_SAVER_KILLS` is how often each test kills (100, two ranks 60 times).
 
 use std::{env, fs, thread, time::Duration};
 
-use checkpoint::message::FromSaver;
+use checkpoint::message::{FromSaver, Reply, Request, Source, Storage, WaitState, Wish};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 
-use crate::support::{ALLOWANCE, Node, Worker, assert_holds, files};
+use crate::{
+    client::{Client, Facts, Slot, layout_of, write},
+    support::{ALLOWANCE, Node, Worker, assert_holds, files},
+};
 
 /// Numbers that are the same in each run of a test.
 struct Random(u64);
@@ -125,4 +132,84 @@ fn two_ranks_that_are_killed_again_and_again_always_have_a_common_step() {
         let (_folder, node) = kill_again_and_again(times(60), 2, bytes, storage, seed);
         node.end();
     }
+}
+
+/// Saves to the same path, each once the one before is on disk, until the saver is gone. Returns the last step that was
+/// acknowledged to be there.
+fn save_until_the_saver_is_gone(
+    client: &mut Client,
+    slots: &[Slot],
+    facts: &Facts,
+    path: &str,
+    bytes: u64,
+    mut last: u64,
+) -> u64 {
+    loop {
+        let step = last + 1;
+        let begin = Request::Begin { step, layout_id: layout_of(bytes), wait: false };
+        let Ok((Reply::Begun { slot, .. }, _)) = client.ask(&begin) else { return last };
+        let file = &slots.iter().find(|offer| offer.id == slot).unwrap().file;
+        write(file, facts, step, bytes, |_| ()).unwrap();
+        let wish = Wish { storage: Storage::Disk, path: path.to_owned(), writes_disk: true };
+        if client.ask(&Request::Commit { step, slot, wish }).is_err() {
+            return last;
+        }
+        match client.ask(&Request::Wait { step: Some(step), timeout_ms: 60_000 }) {
+            Ok((Reply::Waited { state: WaitState::OnDisk, .. }, _)) => last = step,
+            Ok(other) => panic!("{other:?}"),
+            Err(_) => return last,
+        }
+    }
+}
+
+/// The file of each step takes the place of the one before: at no instant is there none of a step that counts.
+#[test]
+fn a_saver_that_is_killed_again_and_again_leaves_a_step_at_a_path_that_is_given_with_each_save() {
+    let folder = tempfile::tempdir().unwrap();
+    let (dir, bytes) = (folder.path().to_str().unwrap().to_owned(), 64 << 10);
+    let path = format!("{dir}/last.pt");
+    let mut random = Random(5);
+    let (mut acknowledged, mut finished) = (0, 0);
+    for time in 0..times(100) {
+        let mut node = Node::new();
+        let facts = Facts::alone(&dir);
+        let mut client = Client::connect(&node.name).unwrap();
+        client.hello(&facts);
+        let (reply, _) = client.load(None);
+        let loaded = match reply {
+            Reply::Loaded { source: Source::None, .. } if acknowledged == 0 => 0,
+            Reply::Loaded { source: Source::Disk, step: Some(step), path: Some(found), .. } => {
+                assert_eq!(found, path);
+                assert_holds(folder.path().join("last.pt").as_path(), step, 0, bytes);
+                step
+            }
+            other => panic!("kill {time}: {other:?}, and step {acknowledged} was on disk"),
+        };
+        assert!(loaded >= acknowledged, "kill {time}: {loaded} of {acknowledged}");
+        let slots = client.alloc(bytes);
+        let pid = Pid::from_raw(node.pid);
+        let after = Duration::from_micros(random.below(30_000));
+        let killer = thread::spawn(move || {
+            // What matters is that the instant is any.
+            thread::sleep(after);
+            kill(pid, Signal::SIGKILL).unwrap();
+        });
+        let job = thread::spawn({
+            let facts = facts.clone();
+            let path = path.clone();
+            move || save_until_the_saver_is_gone(&mut client, &slots, &facts, &path, bytes, loaded)
+        });
+        node.ended();
+        acknowledged = job.join().unwrap();
+        killer.join().unwrap();
+        finished += usize::from(node.said.iter().any(|said| {
+            matches!(said, FromSaver::Log { text, .. } if text.contains("finished the interrupted write"))
+        }));
+        node.end();
+    }
+    assert!(acknowledged > 0);
+    println!("interrupted writes that a load has finished: {finished}");
+    let names: Vec<String> =
+        files(folder.path()).into_iter().filter(|name| !name.starts_with(".dlrover/")).collect();
+    assert!(names.contains(&"last.pt".to_owned()) && names.len() <= 4, "{names:?}");
 }
