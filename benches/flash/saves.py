@@ -34,6 +34,7 @@ ROWS = [
     ("ours disk call", "ours, DISK: the call"),
     ("ours on disk", "ours, DISK: until on disk, with fsync"),
     ("memcpy", "memcpy into warm shared memory, 1 thread"),
+    ("memcpy two threads", "memcpy into warm shared memory, 2 threads"),
     ("dcp", "torch DCP async_save, default stager, thread"),
     ("dcp kept", "torch DCP async_save, kept stager"),
     ("dcp on disk", "torch DCP, default: until written"),
@@ -41,19 +42,26 @@ ROWS = [
     ("upstream first", "DLRover 0.6.1, first MEMORY"),
     ("upstream disk call", "DLRover 0.6.1, DISK: the call"),
     ("upstream on disk", "DLRover 0.6.1, DISK: until its tracker, no fsync"),
+    ("restart without", "SIGKILL of a worker to the first line of the next, no checkpoint"),
+    ("restart with", "the same while a save is written to disk"),
+    ("load", "ours, load from memory after it"),
 ]
 GOALS = [
     ("ours one thread", "upstream", 0.7),
     ("ours one thread", "dcp", 0.8),
     ("ours one thread", "dcp kept", 1.0),
     ("ours one thread", "memcpy", 1.6),
+    ("ours", "memcpy two threads", 1.3),
     ("ours first", "ours", 1.5),
     ("ours during persist", "ours", 2.0),
     ("ours on disk", "upstream on disk", 1.0),
 ]
+# Seconds: what a save on its way to disk may add to a restart; a load from memory, and more for each tensor.
+RESTART_GOAL = 0.05
+LOAD_GOAL, LOAD_GOAL_PER_TENSOR = 0.02, 1e-6
 
 
-def run_side(command, variables, folder):
+def run_side(command, variables, folder, arguments=()):
     """Runs one process of a side; returns its figures by row, counts, and versions. None if it fails."""
     result = folder / "result.json"
     # The trackers of an earlier round name steps that this one has not reached.
@@ -61,7 +69,8 @@ def run_side(command, variables, folder):
     folder.mkdir()
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "DLROVER_"))}
     environment.update(variables, OMP_NUM_THREADS="1")
-    done = subprocess.run(command + [str(folder)], env=environment, capture_output=True, text=True, timeout=1800)
+    command = [*command, str(folder), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
     if done.returncode or not result.exists():
         print("%s exited with %d: %s" % (command[0], done.returncode, done.stderr[-2000:]), file=sys.stderr)
         return None
@@ -89,6 +98,12 @@ def measure(options, folder):
         if found is None:
             sys.exit("ours cannot be measured")
         add(sides, found)
+        for way in ("without", "with"):
+            again = launcher[:2] + ["--max-restarts=%d" % options.turns, str(HERE / "saves_restart.py")] + sizes
+            found = run_side(again, paths, folder, [way])
+            if found is None:
+                sys.exit("a restart cannot be measured")
+            add(sides, found)
         if has_upstream:
             own = {"TMPDIR": str(folder), "TORCHELASTIC_RUN_ID": "saves-%d-%d" % (os.getpid(), number)}
             found = run_side([options.upstream, str(HERE / "saves_upstream.py")] + sizes, own, folder)
@@ -113,6 +128,13 @@ def report(options, sides, load):
         if one in rows and other in rows:
             ratio = rows[one]["median"] / rows[other]["median"]
             ratios.append({"of": one, "to": other, "ratio": ratio, "goal": goal, "holds": ratio <= goal})
+    added = rows["restart with"]["median"] - rows["restart without"]["median"]
+    most = LOAD_GOAL + LOAD_GOAL_PER_TENSOR * (options.mib // 4)
+    load_seconds = rows["load"]["median"]
+    limits = [
+        {"what": "a save on its way to disk adds to a restart", "seconds": added, "goal": RESTART_GOAL},
+        {"what": "load from memory after a restart", "seconds": load_seconds, "goal": most},
+    ]
     return {
         "mib": options.mib,
         "host": {
@@ -126,6 +148,7 @@ def report(options, sides, load):
         "missing": sides["missing"],
         "rows": rows,
         "ratios": ratios,
+        "limits": [{**limit, "holds": limit["seconds"] <= limit["goal"]} for limit in limits],
         "counts": sides["counts"],
     }
 
@@ -152,6 +175,10 @@ def show(told):
     for ratio in told["ratios"]:
         holds = "" if ratio["holds"] else "does not hold"
         print("| %(of)s / %(to)s | %(ratio).2f | %(goal).1f |" % ratio, holds, "|")
+    print("\n| seconds | | goal | |\n|---|---|---|---|")
+    for limit in told["limits"]:
+        holds = "" if limit["holds"] else "does not hold"
+        print("| %(what)s | %(seconds).4f | %(goal).4f |" % limit, holds, "|")
     for name, count in sorted(told["counts"].items()):
         print("%s: %d" % (name, count))
 

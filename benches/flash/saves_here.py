@@ -5,6 +5,7 @@ import mmap
 import os
 import shutil
 import sys
+import threading
 import warnings
 
 import torch
@@ -24,9 +25,17 @@ address = ctypes.addressof(ctypes.c_char.from_buffer(target))
 step = 0
 
 
-def memcpy():
-    for index, tensor in enumerate(tensors):
-        ctypes.memmove(address + index * TENSOR, tensor.data_ptr(), TENSOR)
+def memcpy(first=0, stride=1):
+    for index in range(first, len(tensors), stride):
+        ctypes.memmove(address + index * TENSOR, tensors[index].data_ptr(), TENSOR)
+
+
+def memcpy_by_two():
+    # A foreign call releases the lock of the interpreter.
+    other = threading.Thread(target=memcpy, args=(1, 2))
+    other.start()
+    memcpy(0, 2)
+    other.join()
 
 
 def save(storage):
@@ -68,6 +77,7 @@ figures.seconds["dcp on disk"].clear()
 most_threads = copying._MOST_THREADS
 for _ in range(turns):
     figures.add("memcpy", timed(memcpy)[0])
+    figures.add("memcpy two threads", timed(memcpy_by_two)[0])
     figures.add("ours", save(StorageType.MEMORY))
     copying._MOST_THREADS = 1
     figures.add("ours one thread", save(StorageType.MEMORY))
