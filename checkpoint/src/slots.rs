@@ -38,8 +38,8 @@ mod wishes;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use api::{
-    CheckId, Connection, Effect, Event, Fds, FetchId, FetchOrder, Fetched, FileCheck, NoRoom, Persist,
-    PersistId, Process, SendId, Sent, Settings, SlotId, Written,
+    CheckId, Connection, Effect, Event, Fds, FetchId, FetchOrder, Fetched, FileCheck, FileFault, NoRoom,
+    Persist, PersistId, Process, SendId, Sent, Settings, SlotId, Written,
 };
 
 pub use sending::MAX_SENDS;

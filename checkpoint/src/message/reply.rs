@@ -179,6 +179,10 @@ pub enum Reply {
         path: Option<String>,
         /// Why it is this source and not a better one.
         reason: String,
+        /// The step that the job has named for all ranks, if it is not this one because of something that other nodes need
+        /// not have met: they may load it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        named: Option<u64>,
     },
     Waited {
         state: WaitState,

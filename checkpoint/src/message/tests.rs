@@ -142,8 +142,10 @@ fn replies_have_the_fields_that_the_client_reads() {
         bytes: None,
         path: None,
         reason: String::new(),
+        named: None,
     });
     assert_eq!((&loaded["type"], &loaded["source"]), (&"loaded".into(), &"none".into()));
+    assert_eq!(loaded.get("named"), None);
     assert_eq!(json(Reply::Status(Status::default()))["type"], "status");
 }
 

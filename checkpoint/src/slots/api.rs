@@ -91,7 +91,7 @@ pub enum Event {
     /// Answers [`Effect::ReadFolder`].
     FolderRead { dir: Dir, result: Result<Folder, String> },
     /// Answers [`Effect::CheckFiles`]: the error names the file and what is wrong with it.
-    FilesChecked { check: CheckId, result: Result<(), String> },
+    FilesChecked { check: CheckId, result: Result<(), FileFault> },
     /// Answers [`Effect::Listen`].
     Listening { result: Result<Endpoint, String> },
     /// Another node, which has shown the ticket, asks for a shard of a step.
@@ -200,6 +200,17 @@ pub struct FileCheck {
     pub crc32: Option<(u64, Vec<u32>)>,
 }
 
+/// What is wrong with a file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FileFault {
+    /// It is not what was written: all nodes that share the file system find the same.
+    #[error("{0}")]
+    Differs(String),
+    /// It is not there or cannot be read, which need not be so on another node.
+    #[error("{0}")]
+    Unreadable(String),
+}
+
 /// An effect of a saver. Effects on one directory (reading it, its documents, removals) are carried out in their
 /// order, and answered in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -226,7 +237,8 @@ pub enum Effect {
     /// Write `<dir>/.dlrover/<step>.json`, then `<dir>/dlrover_latest.txt`: each to a temporary file, fsync, rename,
     /// fsync of the directory. The shell puts the time into the manifest. Before that it looks whether the files of
     /// all shards are there, with their sizes: another node has written them, and may have another directory of this
-    /// name. Files that wait for their names get them just before the manifest has its own.
+    /// name. Files that wait for their names get them just before the manifest has its own, or after the tracker where
+    /// another file has the name.
     /// Without `sets_tracker` the tracker stays: it names a newer step.
     WriteManifest { dir: Dir, manifest: Box<Manifest>, sets_tracker: bool },
     /// Read the tracker and all manifests. With `sweep`, remove temporary files of dead processes first.

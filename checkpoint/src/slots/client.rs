@@ -24,7 +24,17 @@ pub(super) enum Loading {
     /// The documents of the directory are being read; `reading` is the number of that read.
     Folder { reading: u64, exactly: Option<u64>, at_most: Option<u64>, reason: String },
     /// Files of the first of these.
-    Files { check: CheckId, left: VecDeque<Candidate>, passed: Vec<String>, reason: String },
+    Files { check: CheckId, left: VecDeque<Candidate>, passed: Passed, reason: String },
+}
+
+/// Steps that are passed over.
+#[derive(Debug, Default)]
+pub(super) struct Passed {
+    pub(super) texts: Vec<String>,
+    /// The step that the job has named for all ranks.
+    pub(super) named: Option<u64>,
+    /// Something kept this node from loading it that other nodes need not have met.
+    pub(super) is_of_this_node: bool,
 }
 
 /// A request that is not answered yet.

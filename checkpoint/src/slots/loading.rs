@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use super::{
     Saver,
-    api::{CheckId, Connection, Effect, Fds, SlotId},
-    client::{Client, Loading, Pending},
+    api::{CheckId, Connection, Effect, Fds, FileFault, SlotId},
+    client::{Client, Loading, Passed, Pending},
     clients::{Answer, LOAD_MS, refuse},
     shard::Slot,
 };
@@ -177,7 +177,8 @@ impl Saver {
         if folder.is_empty() && exactly.is_none() {
             let reason = format!("{dir} has no checkpoint");
             let (step, slot, bytes, path) = (None, None, None, None);
-            let reply = Reply::Loaded { source: Source::None, step, slot, bytes, path, reason };
+            let reply =
+                Reply::Loaded { source: Source::None, step, slot, bytes, path, reason, named: at_most };
             self.under_way(connection);
             return (Loading::Start, Some((reply, Fds::None)));
         }
@@ -188,25 +189,25 @@ impl Saver {
             n_shards: hello.n_shards,
             format: hello.format,
         };
-        let (found, passed) = candidates(&dir, folder, part, exactly, at_most);
-        for why in &passed {
+        let (found, texts) = candidates(&dir, folder, part, exactly, at_most);
+        for why in &texts {
             self.warn(format!("{dir}: {why}"));
         }
+        // Of one that all nodes can read, all find the same.
+        let is_there = |step: &u64| {
+            folder.manifests.contains_key(step) || found.first().is_some_and(|first| first.step == *step)
+        };
+        let is_of_this_node = at_most.is_some_and(|step| !is_there(&step));
+        let passed = Passed { texts, named: at_most, is_of_this_node };
         self.check_next(&dir, found.into(), passed, reason)
     }
 
-    fn check_next(
-        &mut self,
-        dir: &Dir,
-        left: VecDeque<Candidate>,
-        passed: Vec<String>,
-        reason: String,
-    ) -> Next {
+    fn check_next(&mut self, dir: &Dir, left: VecDeque<Candidate>, passed: Passed, reason: String) -> Next {
         let Some(files) = left.front().map(|candidate| candidate.files.clone()) else {
-            let why = if passed.is_empty() {
+            let why = if passed.texts.is_empty() {
                 "the directory has no step on disk".to_owned()
             } else {
-                passed.join("; ")
+                passed.texts.join("; ")
             };
             let text = format!(
                 "no checkpoint in {dir} can be loaded: {why} ({reason}). Training does not start from scratch: \
@@ -219,7 +220,7 @@ impl Saver {
         (Loading::Files { check, left, passed, reason }, None)
     }
 
-    pub(super) fn on_files_checked(&mut self, id: CheckId, result: Result<(), String>) {
+    pub(super) fn on_files_checked(&mut self, id: CheckId, result: Result<(), FileFault>) {
         let is_it = |client: &Client| match &client.pending {
             Some(Pending::Load { loading: Loading::Files { check, .. }, .. }) => *check == id,
             _ => false,
@@ -234,21 +235,24 @@ impl Saver {
         let Some(candidate) = left.pop_front() else { return };
         let (loading, answer) = match result {
             Ok(()) => {
-                let reason = match passed.is_empty() {
+                let reason = match passed.texts.is_empty() {
                     true => reason,
-                    false => cut(&format!("{reason}; {}", passed.join("; "))),
+                    false => cut(&format!("{reason}; {}", passed.texts.join("; "))),
                 };
+                let named = passed.named.filter(|_| passed.is_of_this_node);
                 let (step, path) = (Some(candidate.step), Some(candidate.path));
-                let reply =
-                    Reply::Loaded { source: Source::Disk, step, slot: None, bytes: None, path, reason };
+                let (source, slot, bytes) = (Source::Disk, None, None);
+                let reply = Reply::Loaded { source, step, slot, bytes, path, reason, named };
                 self.under_way(connection);
                 (Loading::Start, Some((reply, Fds::None)))
             }
-            Err(why) => {
-                let why = cut(&format!("step {} cannot be loaded: {why}", candidate.step));
+            Err(fault) => {
+                let is_of_this_node = matches!(fault, FileFault::Unreadable(_));
+                let why = cut(&format!("step {} cannot be loaded: {fault}", candidate.step));
                 let next = if left.is_empty() { "" } else { "; trying the next older step" };
                 self.warn(format!("{dir}: {why}{next}"));
-                passed.push(why);
+                passed.texts.push(why);
+                passed.is_of_this_node |= is_of_this_node;
                 self.check_next(&dir, left, passed, reason)
             }
         };
@@ -297,7 +301,7 @@ impl Saver {
                         reason.push_str("; it was fetched from the memory of another node");
                     }
                     let (step, slot) = (Some(step), Some(id.0));
-                    let reply = Reply::Loaded { source, step, slot, bytes, path: None, reason };
+                    let reply = Reply::Loaded { source, step, slot, bytes, path: None, reason, named: None };
                     self.under_way(connection);
                     self.answer(connection, (reply, Fds::ReadOnly(id)));
                 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use checkpoint::{
     manifest::{Folder, Manifest, Tracker},
     message::{Dir, Format, ShardFile},
-    slots::FileCheck,
+    slots::{FileCheck, FileFault},
 };
 
 #[derive(Debug, Default)]
@@ -89,10 +89,10 @@ impl Disk {
         self.commit(&dir, manifest, true).unwrap();
     }
 
-    pub fn check(&self, files: &[FileCheck]) -> Result<(), String> {
+    pub fn check(&self, files: &[FileCheck]) -> Result<(), FileFault> {
         match files.iter().find(|file| !self.files.contains_key(&file.path)) {
             None => Ok(()),
-            Some(file) => Err(format!("{} is missing", file.path)),
+            Some(file) => Err(FileFault::Unreadable(format!("{} is missing", file.path))),
         }
     }
 

@@ -9,7 +9,10 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use checkpoint::{format::chunks::Summing, slots::FileCheck};
+use checkpoint::{
+    format::chunks::Summing,
+    slots::{FileCheck, FileFault},
+};
 
 use super::folder::open_file;
 
@@ -22,7 +25,7 @@ const BLOCK: usize = 1 << 20;
 ///
 /// # Errors
 /// Which file differs, and how.
-pub(super) fn check(files: &[FileCheck]) -> Result<(), String> {
+pub(super) fn check(files: &[FileCheck]) -> Result<(), FileFault> {
     check_until(files, &AtomicBool::new(false))
 }
 
@@ -30,31 +33,32 @@ pub(super) fn check(files: &[FileCheck]) -> Result<(), String> {
 ///
 /// # Errors
 /// Which file differs, and how; or that the check was cancelled.
-pub(super) fn check_until(files: &[FileCheck], is_cancelled: &AtomicBool) -> Result<(), String> {
+pub(super) fn check_until(files: &[FileCheck], is_cancelled: &AtomicBool) -> Result<(), FileFault> {
     // Sizes first: they are of all shards, and a missing file need not wait for gigabytes of others.
     for file in files {
         if is_cancelled.load(Ordering::Relaxed) {
-            return Err(GIVEN_UP.to_owned());
+            return Err(FileFault::Unreadable(GIVEN_UP.to_owned()));
         }
         open(file)?;
     }
     files.iter().try_for_each(|file| check_content(file, is_cancelled))
 }
 
-fn open(file: &FileCheck) -> Result<File, String> {
+fn open(file: &FileCheck) -> Result<File, FileFault> {
     let path = &file.path;
-    let opened = open_file(Path::new(path)).map_err(|error| format!("cannot read {path}: {error}"))?;
-    let found = opened.metadata().map_err(|error| format!("cannot read {path}: {error}"))?.len();
+    let unreadable = |error: io::Error| FileFault::Unreadable(format!("cannot read {path}: {error}"));
+    let opened = open_file(Path::new(path)).map_err(unreadable)?;
+    let found = opened.metadata().map_err(unreadable)?.len();
     match file.bytes {
-        Some(expected) if found != expected => Err(format!(
+        Some(expected) if found != expected => Err(FileFault::Differs(format!(
             "{path} has the size {found} B; expected {expected} B: it was truncated or overwritten"
-        )),
-        None if found == 0 => Err(format!("{path} is empty")),
+        ))),
+        None if found == 0 => Err(FileFault::Differs(format!("{path} is empty"))),
         _ => Ok(opened),
     }
 }
 
-fn check_content(file: &FileCheck, is_cancelled: &AtomicBool) -> Result<(), String> {
+fn check_content(file: &FileCheck, is_cancelled: &AtomicBool) -> Result<(), FileFault> {
     let (path, Some((chunk_bytes, expected))) = (&file.path, &file.crc32) else { return Ok(()) };
     let mut opened = open(file)?;
     // SAFETY: plain numbers; the descriptor is open. It is only advice.
@@ -63,13 +67,16 @@ fn check_content(file: &FileCheck, is_cancelled: &AtomicBool) -> Result<(), Stri
     let mut block = vec![0; BLOCK];
     loop {
         if is_cancelled.load(Ordering::Relaxed) {
-            return Err(GIVEN_UP.to_owned());
+            return Err(FileFault::Unreadable(GIVEN_UP.to_owned()));
         }
         match opened.read(&mut block) {
             Ok(0) => break,
             Ok(length) => summing.update(block.get(..length).unwrap_or_default()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(format!("cannot read {path} at byte {}: {error}", summing.bytes())),
+            Err(error) => {
+                let text = format!("cannot read {path} at byte {}: {error}", summing.bytes());
+                return Err(FileFault::Unreadable(text));
+            }
         }
     }
     let found = summing.finish().crc32;
@@ -79,9 +86,9 @@ fn check_content(file: &FileCheck, is_cancelled: &AtomicBool) -> Result<(), Stri
         None => Ok(()),
         Some(index) => {
             let first = chunk_bytes.saturating_mul(index as u64);
-            Err(format!(
+            Err(FileFault::Differs(format!(
                 "{path} was changed after it was written: the checksum of the chunk at byte {first} differs"
-            ))
+            )))
         }
     }
 }
@@ -102,20 +109,22 @@ mod tests {
         let good = FileCheck { path: path.clone(), bytes: Some(10), crc32: Some((8, sums)) };
         let missing = FileCheck { path: format!("{path}-missing"), bytes: None, crc32: None };
         let files = |file: &FileCheck| check(std::slice::from_ref(file));
+        let differs = |file: &FileCheck, text: &str| {
+            assert!(matches!(files(file), Err(FileFault::Differs(why)) if why.contains(text)), "{text}");
+        };
         assert_eq!(files(&good), Ok(()));
         assert_eq!(files(&FileCheck { bytes: None, crc32: None, ..good.clone() }), Ok(()));
-        assert!(
-            files(&FileCheck { bytes: Some(11), ..good.clone() }).unwrap_err().contains("has the size 10 B")
-        );
+        differs(&FileCheck { bytes: Some(11), ..good.clone() }, "has the size 10 B");
         let fewer = FileCheck { crc32: Some((8, vec![crc32fast::hash(b"01234567")])), ..good.clone() };
-        assert!(files(&fewer).unwrap_err().contains("the chunk at byte 8 differs"));
-        assert!(check(&[good.clone(), missing]).unwrap_err().contains("-missing"));
+        differs(&fewer, "the chunk at byte 8 differs");
+        let absent = check(&[good.clone(), missing]);
+        assert!(matches!(absent, Err(FileFault::Unreadable(why)) if why.contains("-missing")));
         let cancelled = check_until(std::slice::from_ref(&good), &AtomicBool::new(true));
-        assert_eq!(cancelled, Err(GIVEN_UP.to_owned()));
+        assert_eq!(cancelled, Err(FileFault::Unreadable(GIVEN_UP.to_owned())));
         fs::write(&path, b"x123456789").unwrap();
-        assert!(files(&good).unwrap_err().contains("the chunk at byte 0 differs"));
+        differs(&good, "the chunk at byte 0 differs");
         fs::write(&path, b"").unwrap();
         let any = FileCheck { bytes: None, crc32: None, ..good };
-        assert_eq!(files(&any), Err(format!("{path} is empty")));
+        differs(&any, &format!("{path} is empty"));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{
 
 use checkpoint::{
     message::{ErrorCode, Level, Refusal, Reply},
-    slots::{Connection, Effect, Event, Fds, FileCheck, NoRoom, Persist, SlotId},
+    slots::{Connection, Effect, Event, Fds, FileCheck, FileFault, NoRoom, Persist, SlotId},
 };
 
 use super::{
@@ -194,10 +194,13 @@ impl Session {
     }
 
     fn check_files(&mut self, check: checkpoint::slots::CheckId, files: Vec<FileCheck>) {
-        let ended = move |result| Event::FilesChecked { check, result };
+        let ended = move |result: Result<Result<(), FileFault>, String>| {
+            let result = result.unwrap_or_else(|reason| Err(FileFault::Unreadable(reason)));
+            Event::FilesChecked { check, result }
+        };
         let is_cancelled = Arc::new(AtomicBool::new(false));
         self.checks.insert(check, Arc::clone(&is_cancelled));
-        self.answer(Lane::Check, ended, move || check::check_until(&files, &is_cancelled));
+        self.answer(Lane::Check, ended, move || Ok(check::check_until(&files, &is_cancelled)));
     }
 
     /// Does work whose result becomes an event.

@@ -121,6 +121,7 @@ fn a_load_waits_until_all_nodes_have_the_step_and_takes_it_from_memory() {
         bytes: Some(BYTES),
         path: None,
         reason: "step 5 is complete in memory; it was fetched from the memory of another node".to_owned(),
+        named: None,
     };
     assert_eq!(loaded, [Effect::Reply { connection: worker, reply, fds: Fds::ReadOnly(slot) }]);
 }

@@ -17,8 +17,8 @@ fn restarted(restore: Vec<RestorePoint>) -> (Bench, Connection, Vec<SlotId>) {
 
 fn from_memory(connection: Connection, step: u64, slot: SlotId) -> Effect {
     let reason = format!("step {step} is complete in memory");
-    let (step, bytes, path) = (Some(step), Some(BYTES), None);
-    let reply = Reply::Loaded { source: Source::Memory, step, slot: Some(slot.0), bytes, path, reason };
+    let (source, step, bytes, path, named) = (Source::Memory, Some(step), Some(BYTES), None, None);
+    let reply = Reply::Loaded { source, step, slot: Some(slot.0), bytes, path, reason, named };
     Effect::Reply { connection, reply, fds: Fds::ReadOnly(slot) }
 }
 
@@ -39,7 +39,8 @@ fn check_of(effects: &[Effect]) -> (CheckId, Vec<FileCheck>) {
 }
 
 fn checked(bench: &mut Bench, check: CheckId, result: Result<(), &str>) -> Vec<Effect> {
-    bench.handle(Event::FilesChecked { check, result: result.map_err(str::to_owned) })
+    let result = result.map_err(|why| FileFault::Differs(why.to_owned()));
+    bench.handle(Event::FilesChecked { check, result })
 }
 
 #[test]
@@ -162,6 +163,46 @@ fn no_rank_takes_a_newer_step_from_disk_than_the_round_says() {
     bench.send(writer, load(None));
     let (_, files) = check_of(&bench.folder_read(&dir(), folder(7, &[5, 7], 1)));
     assert_eq!(files[0].path, path(5, 0));
+}
+
+/// Other nodes may load it: the client must know, and not go on from another one.
+#[test]
+fn a_node_that_alone_cannot_load_the_step_of_the_round_says_which_that_is() {
+    let differs = || Err(FileFault::Differs("it was changed".to_owned()));
+    let unreadable = || Err(FileFault::Unreadable("input/output error".to_owned()));
+    let named = |effects: &[Effect]| match effects {
+        [Effect::Reply { reply: Reply::Loaded { step, named, .. }, .. }] => (*step, *named),
+        _ => panic!("{effects:?}"),
+    };
+    let load_of = |restore: Vec<RestorePoint>, folder: Folder, faults: Vec<FileFault>| {
+        let (mut bench, writer, _) = restarted(restore);
+        bench.send(writer, load(None));
+        let mut effects = bench.folder_read(&dir(), folder);
+        for fault in faults {
+            let check = check_of(&effects).0;
+            effects = bench.handle(Event::FilesChecked { check, result: Err(fault) });
+        }
+        match effects.last() {
+            Some(Effect::CheckFiles { check, .. }) => {
+                named(&bench.handle(Event::FilesChecked { check: *check, result: Ok(()) }))
+            }
+            _ => named(&effects),
+        }
+    };
+    let of = |restore, steps: &[u64], faults: Vec<Result<(), FileFault>>| {
+        load_of(restore, folder(7, steps, 1), faults.into_iter().filter_map(Result::err).collect())
+    };
+    let point = || vec![on_disk(7, None)];
+    assert_eq!(of(point(), &[3, 5, 7], vec![]), (Some(7), None));
+    // The content is the same everywhere.
+    assert_eq!(of(point(), &[3, 5, 7], vec![differs()]), (Some(5), None));
+    assert_eq!(of(point(), &[3, 5, 7], vec![unreadable()]), (Some(5), Some(7)));
+    assert_eq!(of(point(), &[3, 5, 7], vec![differs(), unreadable()]), (Some(3), Some(7)));
+    // A file server has not shown this node the manifest yet.
+    assert_eq!(load_of(point(), folder(5, &[3, 5], 1), vec![]), (Some(5), Some(7)));
+    assert_eq!(load_of(point(), Folder::default(), vec![]), (None, Some(7)));
+    // At the first start the job names none.
+    assert_eq!(of(vec![], &[3, 5, 7], vec![unreadable()]), (Some(5), None));
 }
 
 #[test]

@@ -9,8 +9,8 @@ use checkpoint::{
     manifest::{Folder, Manifest, Tracker},
     message::{Endpoint, FileSum, Format, FromSaver, Reply, ShardFile, ToSaver},
     slots::{
-        Connection, Effect, Event as SaverEvent, FetchId, FetchOrder, Fetched, FileCheck, Persist, PersistId,
-        Process, Saver, SendId, Sent, Settings, SlotId, Written,
+        Connection, Effect, Event as SaverEvent, FetchId, FetchOrder, Fetched, FileCheck, FileFault, Persist,
+        PersistId, Process, Saver, SendId, Sent, Settings, SlotId, Written,
     },
 };
 use rules::{
@@ -466,10 +466,13 @@ impl Disk {
         Folder { tracker, manifests: self.manifests.clone(), unusable: BTreeMap::new() }
     }
 
-    fn check(&self, file: &FileCheck) -> Result<(), String> {
-        let found = self.files.get(&file.path).ok_or_else(|| format!("{} is missing", file.path))?;
+    fn check(&self, file: &FileCheck) -> Result<(), FileFault> {
+        let missing = || FileFault::Unreadable(format!("{} is missing", file.path));
+        let found = self.files.get(&file.path).ok_or_else(missing)?;
         match &file.crc32 {
-            Some((_, crc32)) if *crc32 != [found.course] => Err(format!("{} has other bytes", file.path)),
+            Some((_, crc32)) if *crc32 != [found.course] => {
+                Err(FileFault::Differs(format!("{} has other bytes", file.path)))
+            }
             _ => Ok(()),
         }
     }
