@@ -126,6 +126,12 @@ class Together(ShardsTest):
             self.assertEqual(name, "NothingLoads")
             self.assertIn("20/rank_1.pt was changed after it was written", text)
 
+    def test_nodes_that_have_counted_different_restarts_agree(self):
+        # As after a failure of one node's worker: the other node has spent no restart.
+        of_rank = {rank: {"TORCHELASTIC_RESTART_COUNT": str(rank)} for rank in range(WORLD)}
+        found, _ = self.load("save", "10", of_rank=of_rank, DLROVER_ROUND="1", SAVE_TIMEOUT="20")
+        self.assertEqual(found, [[10, 0, "disk"], [10, 1, "disk"]])
+
     def test_savers_that_answer_differently(self):
         self.write(10, 20)
         self.damage("20", "rank_1.pt")

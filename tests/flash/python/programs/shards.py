@@ -2,7 +2,7 @@
 
 KIND is `ddp` (DdpCheckpointer with a shard for each rank) or `rank` (RankCheckpointer). Actions: `group` initializes
 torch.distributed before anything else; `save STEP` saves for the disk, and waits for it; `load` loads, and writes what
-was loaded, or the error, to the file <rank> in the directory OUT.
+was loaded, or the error, to the file <rank> in the directory OUT. SAVE_TIMEOUT is `save_timeout`.
 """
 
 import json
@@ -19,10 +19,11 @@ if "group" in actions:
 from dlrover_run.flash_checkpoint import DdpCheckpointer, FlashCheckpointError  # noqa: E402
 from dlrover_run.flash_checkpoint.files import RankCheckpointer  # noqa: E402
 
+options = {"save_timeout": float(os.environ.get("SAVE_TIMEOUT", "600"))}
 if kind == "ddp":
-    checkpointer = DdpCheckpointer(folder, local_shard_num=world, global_shard_num=world)
+    checkpointer = DdpCheckpointer(folder, local_shard_num=world, global_shard_num=world, **options)
 else:
-    checkpointer = RankCheckpointer(folder)
+    checkpointer = RankCheckpointer(folder, **options)
 for action, argument in zip(actions, actions[1:] + [""]):
     if action == "save":
         state = {"step": int(argument), "rank": rank, "bytes": b"x" * 1000}

@@ -25,7 +25,9 @@ class Exchange:
     def __init__(self, name, place, timeout):
         self._place = place
         self._timeout = float(timeout)
-        self._name = "dlrover_flash/%s/%s/%s" % (place.round, place.restarts, name)
+        # Not the restart count: each node counts its own, and only the round is the same on all of them. Launchers
+        # without rounds give each generation of workers a store, or a prefix in it, of its own.
+        self._name = "dlrover_flash/%s/%s" % (place.round, name)
 
     def together(self, what, mine, decide, timeout=None):
         """Every rank gives an object; rank 0 calls `decide(objects)`, which returns one answer for each rank.
