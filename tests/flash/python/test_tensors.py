@@ -255,11 +255,34 @@ class Restores(ClientTest):
         gc.collect()
         self.assertEventually(lambda: slot.readers == set())
 
-    def test_pages_are_written_where_the_kernel_cannot_populate(self):
+    def test_tensors_are_copied_where_the_kernel_cannot_populate(self):
+        from dlrover_run.flash_checkpoint.mapping import Mapping
+
+        saver = self.reference()
+        # As before Linux 5.14.
+        original, Mapping.populate = Mapping.populate, lambda *_: False
+        self.addCleanup(setattr, Mapping, "populate", original)
+        checkpointer = DdpCheckpointer(self.folder, on_error="raise")
+        base = torch.randn(1 << 18)
+        # Also what shares memory.
+        first = {"large": torch.randn(1 << 18), "base": base, "part": base[100000:]}
+        checkpointer.save_checkpoint(1, first, storage_type=MEMORY)
+        held = checkpointer.load_checkpoint()
+        slot = saver.shards[(self.folder, 0)].newest()
+        # Nothing of the slot is used any more.
+        self.assertEqual(slot.readers, set())
+        os.pwrite(slot.descriptor, bytes(slot.size), 0)
+        same(first, held)
+        held["base"][100000] = 7.0
+        self.assertEqual(held["part"][0].item(), 7.0)
+
+    def test_pages_are_written_where_the_kernel_fails_to_populate_later(self):
         from dlrover_run.flash_checkpoint.mapping import Mapping
 
         self.reference(slots=2)
-        original, Mapping.populate = Mapping.populate, lambda *_: False
+        original = Mapping.populate
+        # The page of the header only, which is tried first.
+        Mapping.populate = lambda self, start, length: start == 0 and original(self, start, length)
         self.addCleanup(setattr, Mapping, "populate", original)
         checkpointer = DdpCheckpointer(self.folder, on_error="raise")
         # Its last page is not full.

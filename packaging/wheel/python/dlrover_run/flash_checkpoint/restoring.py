@@ -15,7 +15,8 @@ class Restored:
     """A state that was read from a slot, and the pin on the slot while tensors of it are in use.
 
     Large tensors lie in a private mapping of the slot: training never changes the slot. But the slot must not change
-    either, because pages that were not written show what it holds: `detach` gives them memory of their own.
+    either, because pages that were not written show what it holds: `detach` gives them memory of their own. Where the
+    kernel cannot do that beside training, all tensors are copied at once.
     """
 
     def __init__(self, number, size, descriptor, step=None, without=()):
@@ -40,6 +41,8 @@ class Restored:
             os.close(descriptor)
         slot = self._mapping.bytes()
         self.body = header.read(slot)
+        # Before Linux 5.14 not; tried on the page of the header.
+        self._can_detach = self._mapping.populate(0, 1)
         if step is not None and self.body.step != step:
             raise header.Damaged("the slot holds step %d; expected %d" % (self.body.step, step))
         try:
@@ -63,6 +66,7 @@ class Restored:
         for start, (reference, size) in list(self._pieces.items()):
             piece = reference()
             if piece is not None and not mapping.populate(start, size):
+                # It could before, so memory may be short.
                 _write_each_page(memoryview(piece).cast("B"))
             del piece
             # Now only: the slot must not be given back before.
@@ -121,7 +125,7 @@ class Restored:
                     "a tensor is at byte %d and has %d bytes, beyond the data (%d bytes)"
                     % (offset, size, self.body.data_len)
                 )
-            if len(shared) < 2 and size <= _LARGEST_CLONE:
+            if len(shared) < 2 and self._is_copied(size):
                 # Most tensors of large models are small, and copied at once.
                 tensors.append(elements[offset // item : (offset + size) // item].clone().view(shape))
                 continue
@@ -135,15 +139,18 @@ class Restored:
         return tensors
 
     def _storage(self, torch, whole, offset, size):
-        if size <= _LARGEST_CLONE:
+        if self._is_copied(size):
             return whole[offset : offset + size].clone()
         start = self.body.data_off + offset
         piece = self._mapping.piece(start, size)
         self._pieces[start] = weakref.ref(piece, lambda _: self._gone(start)), size
         return torch.frombuffer(piece, dtype=torch.uint8)
 
+    def _is_copied(self, size):
+        return size <= _LARGEST_CLONE or not self._can_detach
+
 
 def _write_each_page(piece):
-    # For kernels that cannot populate: only while no other thread writes to the tensors.
+    # A write of another thread between the read and the write of a byte is lost.
     piece[::4096] = bytes(piece[::4096])
     piece[-1] = piece[-1]
