@@ -16,8 +16,9 @@ use crate::torch;
 
 /// Suites of one process or few of them at a time. The others start some eighty interpreters that import torch, which
 /// is minutes of two processors.
-const QUICK: [&str; 11] = [
+const QUICK: [&str; 12] = [
     "test_ddp",
+    "test_disk",
     "test_ends",
     "test_header",
     "test_limits",

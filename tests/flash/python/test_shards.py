@@ -132,6 +132,14 @@ class Together(ShardsTest):
         found, _ = self.load("save", "10", of_rank=of_rank, DLROVER_ROUND="1", SAVE_TIMEOUT="20")
         self.assertEqual(found, [[10, 0, "disk"], [10, 1, "disk"]])
 
+    def test_a_directory_that_cannot_be_read_is_not_an_empty_one(self):
+        with open(self.path(".dlrover"), "w"):
+            pass
+        for name, text in self.load()[0]:
+            self.assertEqual(name, "NothingLoads")
+            self.assertIn("rank 0: no checkpoint in %s can be loaded" % self.folder, text)
+            self.assertIn("[Errno 20] Not a directory: '%s'" % self.path(".dlrover"), text)
+
     def test_savers_that_answer_differently(self):
         self.write(10, 20)
         self.damage("20", "rank_1.pt")

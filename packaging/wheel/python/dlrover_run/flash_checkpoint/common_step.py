@@ -1,7 +1,7 @@
 """The step that all ranks load when each has a part of the state: parts of different steps do not fit together."""
 
 from . import disk, documents
-from .errors import FlashCheckpointError
+from .errors import FlashCheckpointError, NothingLoads
 from .result import LastLoad
 from .saver import LOAD_TIMEOUT
 
@@ -27,13 +27,21 @@ def newest_on_disk(exchange, identity, why, check_format):
     `check_format(candidate)` raises documents.Unusable for what is no step of the format that is wanted.
     """
     rank, world = identity.rank, identity.world
-    folder = disk.Folder(identity.dir)
-    found = []
-    if rank == 0:
-        # With what rank 0 saw: on a file server, another rank may not see a manifest yet.
-        found = [(each.step, each.manifest is not None) for each in _candidates(folder, identity)]
-    is_empty = folder.is_empty()
-    found, is_empty = exchange.together("candidates", None, lambda each: [(found, is_empty)] * len(each))
+    folder, found, is_empty, fault = None, [], False, None
+    try:
+        folder = disk.Folder(identity.dir)
+        is_empty = folder.is_empty()
+        if rank == 0:
+            # With what rank 0 saw: on a file server, another rank may not see a manifest yet.
+            found = [(each.step, each.manifest is not None) for each in _candidates(folder, identity)]
+    except NothingLoads as error:
+        # All ranks must know.
+        fault = "rank %d: %s" % (rank, error)
+    found, is_empty, fault = exchange.together(
+        "candidates", fault, lambda faults: [(found, is_empty, _first_fault(faults)[0])] * len(faults)
+    )
+    if fault:
+        raise NothingLoads(fault)
     if is_empty:
         return None, LastLoad("none", None, "%s has no checkpoint" % identity.dir)
     for step, has_manifest in found:

@@ -12,7 +12,10 @@ Candidate = collections.namedtuple("Candidate", "step path manifest")
 
 
 class Folder:
-    """The documents of a directory, read once. Problems are said as they are found."""
+    """The documents of a directory, read once. Problems are said as they are found.
+
+    Raises NothingLoads when it is not known what there is: it must not pass for an empty one.
+    """
 
     def __init__(self, directory):
         self.directory = directory
@@ -24,7 +27,13 @@ class Folder:
         except documents.Unusable as error:
             self.tracker, self._has_tracker = None, True
             self.pass_over(str(error))
-        self.manifests, self._unusable = documents.read_manifests(directory)
+        try:
+            self.manifests, self._unusable = documents.read_manifests(directory)
+        except documents.Unreadable as error:
+            raise NothingLoads(
+                "no checkpoint in %s can be loaded: %s. Training does not start from scratch: give this user read "
+                "access to the directory, repair its file system, or use another directory" % (directory, error)
+            )
 
     def is_empty(self):
         """Nothing here was ever a checkpoint."""

@@ -44,7 +44,7 @@ def read_tracker(directory):
     try:
         with open(os.path.join(directory, TRACKER), "rb") as file:
             text = file.read(65)
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return None
     except OSError as error:
         raise Unusable("the tracker cannot be read: %s" % error)
@@ -55,13 +55,18 @@ def read_tracker(directory):
 
 
 def read_manifests(directory):
-    """All manifests by step, and why others cannot be used, by step."""
+    """All manifests by step, and why others cannot be used, by step. There are none only if their directory is missing.
+
+    Raises Unreadable when the file system does not say what there is.
+    """
     manifests, unusable = {}, {}
     folder = os.path.join(directory, FOLDER)
     try:
         names = os.listdir(folder)
-    except OSError:
+    except FileNotFoundError:
         return manifests, unusable
+    except OSError as error:
+        raise Unreadable("the directory of manifests cannot be read: %s" % error)
     for name in names:
         step, dot, suffix = name.partition(".")
         if not (step.isascii() and step.isdigit()) or suffix != "json" or int(step) > LARGEST_STEP:

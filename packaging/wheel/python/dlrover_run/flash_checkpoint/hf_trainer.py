@@ -119,11 +119,11 @@ class FlashCkptTrainer(Trainer):
         directory = self.args.output_dir
         try:
             committed = documents.read_tracker(directory)
+            manifests, _ = documents.read_manifests(directory)
         except documents.Unusable:
             return
         if committed is None:
             return
-        manifests, _ = documents.read_manifests(directory)
         for name in os.listdir(directory):
             step = name[len(_PREFIX) :]
             if not (name.startswith(_PREFIX) and step.isdigit() and int(step) < committed) or int(step) in manifests:

@@ -58,7 +58,11 @@ class FlashCheckpointIO(CheckpointIO):
             tracked = documents.read_tracker(self._checkpointer.checkpoint_dir)
         except documents.Unusable:
             tracked = None
-        manifests, _ = documents.read_manifests(self._checkpointer.checkpoint_dir)
+        try:
+            manifests, _ = documents.read_manifests(self._checkpointer.checkpoint_dir)
+        except documents.Unreadable:
+            # It may be the newest one.
+            return
         for step, manifest in manifests.items():
             names = [os.path.join(self._checkpointer.checkpoint_dir, each["file"]) for each in manifest["shards"]]
             if os.path.abspath(str(path)) in names:
