@@ -6,7 +6,7 @@ import subprocess
 import sys
 import unittest
 
-from support import HERE, ClientTest, environment, lines, needs_torch
+from support import HERE, ClientTest, environment, lines, needs_torch, torch
 from test_fsdp import ranks
 
 
@@ -19,6 +19,29 @@ def run(program, *arguments, **variables):
     command = [sys.executable, os.path.join(HERE, "programs", program)] + list(arguments)
     done = subprocess.run(command, env=environment(OMP_NUM_THREADS="1", **variables), capture_output=True, timeout=600)
     return [line.split() for line in lines(done.stdout.decode())], done
+
+
+@needs_torch
+class Unpacked(ClientTest):
+    def read(self):
+        with open(os.path.join(self.folder, "a", "text")) as file:
+            return torch.load(os.path.join(self.folder, "a", "tensor.pt")).tolist(), file.read()
+
+    def test_files_of_another_save_are_replaced(self):
+        from dlrover_run.flash_checkpoint import files
+
+        for number in (1, 2):
+            files.unpack(self.folder, {"a/tensor.pt": torch.full((2,), number), "a/text": "of %d" % number})
+            self.assertEqual(self.read(), ([number] * 2, "of %d" % number))
+
+    def test_all_files_are_of_one_save_when_one_cannot_be_written(self):
+        from dlrover_run.flash_checkpoint import files
+
+        files.unpack(self.folder, {"a/tensor.pt": torch.zeros(2), "a/text": "of 1"})
+        with self.assertRaisesRegex(Exception, "pickle"):
+            files.unpack(self.folder, {"a/text": "of 2", "a/tensor.pt": lambda: None})
+        self.assertEqual(self.read(), ([0.0] * 2, "of 1"))
+        self.assertEqual(sorted(os.listdir(os.path.join(self.folder, "a"))), ["tensor.pt", "text"])
 
 
 @needs_torch
@@ -37,6 +60,23 @@ class Adaptors(ClientTest):
             self.assertEqual(words[0], ["found", "checkpoint-10", "memory" if address else "disk"], done.stderr)
             # As if it had never been killed.
             self.assertEqual(words[-1], whole[-1], done.stderr)
+
+    @needs("transformers")
+    def test_transformers_takes_no_file_of_another_save(self):
+        one, other = os.path.join(self.folder, "one"), os.path.join(self.folder, "other")
+        whole, done = run("hf.py", one, "20")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        run("hf.py", other, "15")
+        # As of a run before, that has saved the same step; the second one is what transformers itself writes.
+        earlier = torch.load(os.path.join(one, "checkpoint-15", "flash_checkpoint.pt"), weights_only=False)
+        from safetensors.torch import save_file
+
+        weights = {name: tensor + 1 for name, tensor in earlier["pytorch_model.bin"].items()}
+        torch.save(weights, os.path.join(other, "checkpoint-15", "pytorch_model.bin"))
+        save_file(weights, os.path.join(other, "checkpoint-15", "model.safetensors"))
+        words, done = run("hf.py", other, "20")
+        self.assertEqual(words[0], ["found", "checkpoint-15", "disk"], done.stderr)
+        self.assertEqual(words[-1], whole[-1], done.stderr)
 
     @needs("transformers")
     def test_transformers_deletes_only_what_it_has_written(self):

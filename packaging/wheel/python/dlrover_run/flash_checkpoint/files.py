@@ -74,19 +74,22 @@ def collected(directory):
 
 
 def unpack(directory, files):
-    """Writes the files of a state that are not there: texts as they are, other values as torch.save does."""
+    """Writes the files of a state: texts as they are, other values as torch.save does.
+
+    In the place of what is there: that may be of another save of the same step. All files get their names when all of
+    them are written, or none does.
+    """
     import torch
 
-    for name, value in files.items():
-        path = os.path.join(directory, name)
-        if os.path.exists(path):
-            continue
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        if isinstance(value, str):
-            documents.write(path, value.encode())
-            continue
-        with documents.replacing(path) as file:
-            torch.save(value, file)
+    with contextlib.ExitStack() as written:
+        for name, value in files.items():
+            path = os.path.join(directory, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            file = written.enter_context(documents.replacing(path))
+            if isinstance(value, str):
+                file.write(value.encode())
+            else:
+                torch.save(value, file)
 
 
 def barrier():

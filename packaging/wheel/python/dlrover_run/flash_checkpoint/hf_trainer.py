@@ -25,6 +25,9 @@ __all__ = ["FlashCkptTrainer"]
 _PREFIX = "checkpoint-"
 _FILE = "flash_checkpoint.pt"
 
+# What transformers would load instead of the weights of this class: of another save into the same directory.
+_OTHER_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin.index.json")
+
 # In directories that this class has made: others are not deleted, such as those of the Trainer of transformers.
 _MARK = ".flash_checkpoint"
 
@@ -56,13 +59,15 @@ class FlashCkptTrainer(Trainer):
         return self._flash_checkpointer
 
     def get_last_checkpoint(self):
-        """The directory of the newest checkpoint, or False. All ranks call it. Its large files are written if needed."""
+        """The directory of the newest checkpoint, or False. All ranks call it. Its large files are written anew."""
         state = self.flash_checkpointer.load_checkpoint()
         if not state:
             return False
         folder = self._folder(self.flash_checkpointer.last_load.step)
         if self.args.local_process_index == 0:
             files.unpack(folder, state)
+            for name in _OTHER_WEIGHTS:
+                documents.remove(os.path.join(folder, name))
         files.barrier()
         return folder
 
