@@ -5,6 +5,7 @@ to the saver there. Those of faults, and of processes that are started again, ha
 """
 
 import io
+import itertools
 import os
 import shutil
 import sys
@@ -75,6 +76,47 @@ class ClientTest(unittest.TestCase):
 
     def assertSaid(self, text):
         self.assertTrue(any(text in said for said in self.said), (text, self.said))
+
+
+def crashes(write):
+    """Calls `write` in a child process that dies before its first change of the file system, before its second, and so on.
+
+    Gives the number of each death; ends when a child has come to the end of `write`.
+    """
+    for number in itertools.count(1):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                _die_before(number)
+                write()
+                code = 0
+            finally:
+                os._exit(code)
+        code = os.waitpid(child, 0)[1]
+        if code == 0:
+            return
+        assert code == _DEAD << 8, code
+        yield number
+
+
+_DEAD = 9
+
+
+def _die_before(number):
+    left = [number]
+
+    def dying(call):
+        def instead(*arguments, **options):
+            left[0] -= 1
+            if not left[0]:
+                os._exit(_DEAD)
+            return call(*arguments, **options)
+
+        return instead
+
+    for name in ("fsync", "mkdir", "rename", "replace", "rmdir", "unlink"):
+        setattr(os, name, dying(getattr(os, name)))
 
 
 def needs_torch(test):

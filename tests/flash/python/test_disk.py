@@ -1,11 +1,20 @@
 """What a directory offers to a load when something is wrong with it. Without torch."""
 
+import errno
 import os
+import shutil
 import unittest
 
-from support import ClientTest
+from support import ClientTest, crashes
 
-from dlrover_run.flash_checkpoint import DdpCheckpointer, NothingLoads
+from dlrover_run.flash_checkpoint import (
+    DdpCheckpointer,
+    KeepLatestStepStrategy,
+    NothingLoads,
+    documents,
+    plain_file,
+    synchronous,
+)
 
 
 class DiskTest(ClientTest):
@@ -62,6 +71,126 @@ class Unreadable(DiskTest):
     def test_a_directory_that_is_missing_has_nothing(self):
         self.folder = self.path("missing", "deeper")
         self.assertEqual(self.load(), (None, "none"))
+
+
+class InOnePlace(DiskTest):
+    """Steps that are all saved to the same path."""
+
+    def save_last(self, *steps):
+        self.save(*steps, path=self.path("last.pt"))
+
+    def step_of_file(self):
+        return plain_file.read(self.path("last.pt"))["step"]
+
+    def test_a_kill_at_any_moment_leaves_a_step(self):
+        found = set()
+        self.save_last(10)
+        for number in crashes(lambda: self.save_last(20)):
+            step, source = self.load()
+            self.assertIn((step, source), [(10, "disk"), (20, "disk")], number)
+            found.add(step)
+            # The load has finished what was begun, so that another one finds the same.
+            self.assertEqual((self.step_of_file(), self.load()), (step, (step, "disk")), number)
+            # As it was before.
+            shutil.rmtree(self.folder)
+            self.save_last(10)
+        self.assertEqual(found, {10, 20})
+        self.assertEqual((self.step_of_file(), self.load()), (20, (20, "disk")))
+        self.assertEqual(sorted(os.listdir(self.folder)), [".dlrover", "dlrover_latest.txt", "last.pt"])
+
+    def test_a_kill_at_any_moment_leaves_a_step_that_is_saved_anew(self):
+        self.save(10, path=self.path("10.pt"))
+        self.save_last(20)
+        for number in crashes(lambda: self.save_last(20)):
+            self.assertEqual(self.load(), (20, "disk"), number)
+            shutil.rmtree(self.folder)
+            self.save(10, path=self.path("10.pt"))
+            self.save_last(20)
+
+    def interrupted(self):
+        """Step 20 counts, and its file has not got its name yet."""
+        self.save_last(10)
+        os.rename(self.path("last.pt"), self.path("of 10"))
+        self.save_last(20)
+        os.rename(self.path("last.pt"), self.path("last.pt.dlrover-staged-20"))
+        os.rename(self.path("of 10"), self.path("last.pt"))
+
+    def test_a_file_that_waits_for_its_name_gets_it_by_a_load(self):
+        self.interrupted()
+        self.assertEqual((self.load(), self.step_of_file()), ((20, "disk"), 20))
+
+    def test_a_file_that_waits_for_its_name_is_loaded_where_it_cannot_get_it(self):
+        self.interrupted()
+        original = os.replace
+        self.addCleanup(setattr, os, "replace", original)
+        os.replace = self.refuse
+        self.assertEqual((self.load(), self.step_of_file()), ((20, "disk"), 10))
+
+    def refuse(self, source, target):
+        # As root, a test has no directory that it cannot write to.
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), source)
+
+    def test_a_file_that_waits_and_differs_is_not_taken(self):
+        self.interrupted()
+        with open(self.path("last.pt.dlrover-staged-20"), "r+b") as file:
+            file.seek(500)
+            file.write(b"\x55")
+        self.assertEqual((self.load(), self.step_of_file()), ((10, "disk"), 10))
+
+    def test_the_next_save_keeps_a_file_that_waits_until_it_counts(self):
+        found = set()
+        self.interrupted()
+        for number in crashes(lambda: self.save_last(30)):
+            step, _ = self.load()
+            self.assertIn(step, (20, 30), number)
+            found.add(step)
+            shutil.rmtree(self.folder)
+            self.interrupted()
+        self.assertEqual(found, {20, 30})
+        self.assertEqual(sorted(os.listdir(self.folder)), [".dlrover", "dlrover_latest.txt", "last.pt"])
+
+    def test_names_that_were_given_before_the_tracker(self):
+        # As by programs that write the tracker last.
+        self.save_last(10, 20)
+        with open(self.path("dlrover_latest.txt"), "w") as file:
+            file.write("10")
+        self.assertEqual(self.load(), (20, "disk"))
+        # A step with files of its own does not count: the tracker was set back.
+        self.save(30)
+        with open(self.path("dlrover_latest.txt"), "w") as file:
+            file.write("10")
+        self.assertEqual(self.load(), (20, "disk"))
+
+    def test_a_directory_in_the_place_of_the_file(self):
+        self.save_last(10)
+        os.mkdir(self.path("other"))
+        checkpointer = DdpCheckpointer(self.folder)
+        result = checkpointer.save_checkpoint(20, {"step": 20}, self.path("other"))
+        self.assertIn("Is a directory: '%s'" % self.path("other"), result.error)
+        self.assertEqual(self.load(), (10, "disk"))
+
+    def test_a_step_that_is_deleted_leaves_nothing_that_waits(self):
+        self.save(10)
+        os.rename(self.path("10", "rank_0.pt"), self.path("10", "rank_0.pt.dlrover-staged-10"))
+        checkpointer = DdpCheckpointer(self.folder, deletion_strategy=KeepLatestStepStrategy(1, self.folder))
+        self.assertTrue(checkpointer.save_checkpoint(20, {"step": 20}))
+        self.assertEqual(sorted(os.listdir(self.folder)), [".dlrover", "20", "dlrover_latest.txt"])
+
+
+class Incomplete(DiskTest):
+    def test_a_step_without_all_of_its_files_does_not_count(self):
+        self.save(10)
+        own = DdpCheckpointer(self.folder)._identity._replace(n_shards=2)
+        shards = [synchronous.write_file(own._replace(rank=rank, shard=rank), 20, {}, "") for rank in (0, 1)]
+        for damage, reason in [
+            (lambda path: os.truncate(path, 100), "has the size 100 B; expected"),
+            (os.unlink, "No such file or directory"),
+        ]:
+            damage(self.path("20", "rank_1.pt"))
+            with self.assertRaisesRegex(documents.Unusable, "20/rank_1.pt.*%s|%s.*20/rank_1.pt" % (reason, reason)):
+                synchronous.commit(own, 20, shards)
+            self.assertEqual(os.listdir(self.path(".dlrover")), ["10.json"])
+            self.assertEqual(self.load(), (10, "disk"))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
 """Sharded states: two ranks on CPUs, both generations of FSDP, memory and disk. With torch."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
-from support import HERE, ClientTest, environment, lines, needs_torch
+from support import HERE, ClientTest, crashes, environment, lines, needs_torch, torch
 
 WORLD = 2
 
@@ -136,6 +138,51 @@ class Sharded(ClientTest):
 
 
 @needs_torch
+class InOnePlace(ClientTest):
+    """Steps that are all saved to the same directory."""
+
+    def save(self, step):
+        from dlrover_run.flash_checkpoint import FsdpShardCheckpointer
+
+        checkpointer = FsdpShardCheckpointer(self.folder, on_error="raise")
+        state = {"step": step, "x": torch.full((100,), float(step))}
+        self.assertTrue(checkpointer.save_checkpoint(step, state, os.path.join(self.folder, "last")))
+
+    def load(self):
+        import torch.distributed.checkpoint as dcp
+
+        from dlrover_run.flash_checkpoint import FsdpShardCheckpointer
+
+        checkpointer = FsdpShardCheckpointer(self.folder)
+        reader = checkpointer.get_storage_reader()
+        state = {"step": 0, "x": torch.zeros(100)}
+        dcp.load(state, storage_reader=reader)
+        self.assertEqual(state["x"].tolist(), [float(state["step"])] * 100)
+        self.assertEqual(checkpointer.last_load.step, state["step"])
+        return state["step"]
+
+    def test_a_kill_at_any_moment_leaves_a_step(self):
+        found = set()
+        self.save(10)
+        # Of a save with more ranks.
+        with open(os.path.join(self.folder, "last", "__7_0.distcp"), "w"):
+            pass
+        before = tempfile.mkdtemp(prefix="flash-")
+        self.addCleanup(shutil.rmtree, before)
+        shutil.copytree(self.folder, before, dirs_exist_ok=True)
+        for number in crashes(lambda: self.save(20)):
+            step = self.load()
+            found.add(step)
+            self.assertEqual(self.load(), step, number)
+            shutil.rmtree(self.folder)
+            shutil.copytree(before, self.folder)
+        self.assertEqual(found, {10, 20})
+        self.assertEqual(self.load(), 20)
+        self.assertEqual(sorted(os.listdir(self.folder)), [".dlrover", "dlrover_latest.txt", "last"])
+        self.assertEqual(sorted(os.listdir(os.path.join(self.folder, "last"))), [".metadata", "__0_0.distcp"])
+
+
+@needs_torch
 class Disagreements(ClientTest):
     def test_ranks_with_different_steps_load_from_disk(self):
         saver = self.reference()
@@ -161,6 +208,19 @@ class Disagreements(ClientTest):
         self.assertIn("rank 1: too large; give the container more memory, or raise --flash-ckpt-memory (no_memory)", ends[0][2])
         self.assertTrue(os.path.exists(os.path.join(self.folder, "2", ".metadata")))
         self.assertEqual(large.shards[(self.folder, 0)].commits, [])
+
+    def test_a_step_without_the_files_of_a_rank_does_not_count(self):
+        ranks("fsdp.py", self.folder, "2", "save", "1")
+        _, ends = ranks("fsdp.py", self.folder, "2", "save", "1", "lose")
+        for _, out, error in ends:
+            result = next(line for line in out.splitlines() if line.startswith("result"))
+            self.assertIn("result False step 2 is not saved: it could not be written to disk: ", result, error)
+            self.assertIn("a file of rank 1 is not there: cannot read %s/2.dlrover-tmp-" % self.folder, result)
+            self.assertIn("must be on a file system that all nodes share", result)
+        self.assertEqual(sorted(os.listdir(self.folder)), [".dlrover", "1", "dlrover_latest.txt"])
+        self.assertEqual(os.listdir(os.path.join(self.folder, ".dlrover")), ["1.json"])
+        words, ends = ranks("fsdp.py", self.folder, "2", "load")
+        self.assertEqual(words[-1][:3], ["loaded", "disk", "1"], ends)
 
     def test_a_rank_that_does_not_save_is_an_error_in_time(self):
         saver = self.reference()

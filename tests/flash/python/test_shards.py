@@ -2,9 +2,10 @@
 
 import json
 import os
+import shutil
 import unittest
 
-from support import ClientTest, needs_torch
+from support import ClientTest, crashes, needs_torch
 from test_fsdp import ranks
 
 from dlrover_run.flash_checkpoint import FlashCheckpointError, NothingLoads, disk, identity, synchronous
@@ -17,7 +18,7 @@ class ShardsTest(ClientTest):
     def path(self, *names):
         return os.path.join(self.folder, *names)
 
-    def write(self, *steps):
+    def write(self, *steps, paths=("", "")):
         """What all ranks would write without a saver."""
         for step in steps:
             shards = []
@@ -25,7 +26,8 @@ class ShardsTest(ClientTest):
                 place = identity.Place(rank, WORLD, rank, 0, WORLD, "", None, 0)
                 own = identity.of_sharded(self.folder, place, "pt", None)
                 state = {"step": step, "rank": rank, "bytes": b"x" * 1000}
-                shards.append(synchronous.write_file(own, step, state, ""))
+                path = paths[rank] and self.path(paths[rank])
+                shards.append(synchronous.write_file(own, step, state, path))
             synchronous.commit(own, step, shards)
 
     def damage(self, *names):
@@ -68,6 +70,20 @@ class OneByOne(ShardsTest):
         for rank in range(WORLD):
             with self.assertRaises(NothingLoads):
                 self.load(rank)
+
+    def test_a_kill_at_any_moment_leaves_a_step_of_all_ranks(self):
+        found = set()
+        names = ["last-0.pt", "last-1.pt"]
+        self.write(10, paths=names)
+        for number in crashes(lambda: self.write(20, paths=names)):
+            first, second = (self.load(rank) for rank in range(WORLD))
+            self.assertEqual(first, second, number)
+            found.add(first)
+            shutil.rmtree(self.folder)
+            self.write(10, paths=names)
+        self.assertEqual(found, {10, 20})
+        self.assertEqual([self.load(rank) for rank in range(WORLD)], [20, 20])
+        self.assertEqual(sorted(os.listdir(self.folder)), [".dlrover", "dlrover_latest.txt"] + names)
 
     def test_what_one_rank_cannot_read_is_no_reason_for_an_older_step(self):
         self.write(10, 20)

@@ -2,7 +2,8 @@
 
 GENERATION is 1 or 2. Actions: `save STEPS` trains and saves; `load` loads into a new model; both print the step and a
 checksum of the whole state, which is the same for all ranks. `lonely` saves on all ranks but the last. `grow` saves
-four times, with a key that rank 1 has from the second time on, and all ranks at the last one.
+four times, with a key that rank 1 has from the second time on, and all ranks at the last one. With `lose`, the files of
+the last rank are gone when it has written them, as on a file system that the nodes do not share.
 
 In the first round, `save STEPS die` ends with a SIGKILL of the last rank. `save STEPS hang` waits for the disk, makes
 the file `<rank>.waited` in the directory PROBE_OUT, and rests until it is killed. Later rounds go on from what they
@@ -97,6 +98,19 @@ def extra(step):
     }
 
 
+def lose_files():
+    from dlrover_run.flash_checkpoint import documents
+
+    sum_of = documents.sum_of
+
+    def lose(*arguments):
+        summed = sum_of(*arguments)
+        os.unlink(arguments[-1])
+        return summed
+
+    documents.sum_of = lose
+
+
 def end_first_round(checkpointer):
     """All ranks have saved: the checksum needed all of them."""
     if "die" in actions and rank == dist.get_world_size() - 1:
@@ -113,6 +127,8 @@ def main():
     checkpointers = {"full": FsdpFullCheckpointer, "shard": FsdpShardCheckpointer}
     kind = checkpointers["full" if "full" in actions else "shard"]
     options = {"save_timeout": float(os.environ.get("SAVE_TIMEOUT", "60"))}
+    if "lose" in actions and rank == dist.get_world_size() - 1:
+        lose_files()
     if "save" in actions:
         checkpointer = kind(folder, **options)
         model, optimizer = new(1e-2)

@@ -49,7 +49,7 @@ def newest_on_disk(exchange, identity, why, check_format):
         try:
             candidate = folder.candidate(step, has_manifest, rank, identity.shard, identity.n_shards)
             check_format(candidate)
-            folder.verify(candidate, lambda shard: shard % world == rank or shard == identity.shard)
+            candidate = folder.verify(candidate, lambda shard: shard % world == rank or shard == identity.shard)
         except documents.Unusable as error:
             fault = str(error)
         fault = exchange.together("check %d" % step, fault, _first_fault, LOAD_TIMEOUT)

@@ -3,7 +3,7 @@
 import collections
 import os
 
-from . import documents, plain_file
+from . import documents, plain_file, staged
 from .errors import FlashCheckpointError, NothingLoads
 from .notices import say
 
@@ -42,7 +42,8 @@ class Folder:
     def candidates(self, rank, shard, n_shards, at_most=None):
         """What may load, the best first: the step of the tracker, then older ones with a manifest.
 
-        A step of the tracker without a manifest is one of DLRover, which writes `<step>/rank_<rank>.pt`. `at_most` is
+        After the step of the tracker comes a newer one that has a file in the same place: it may have been written up
+        to its tracker, which is last in other programs. A step of the tracker without a manifest is one of DLRover, which writes `<step>/rank_<rank>.pt`. `at_most` is
         the step that counts, as the saver says: newer ones do not.
         """
         newest = self.tracker
@@ -61,12 +62,23 @@ class Folder:
                 yield Candidate(newest, path, None)
             else:
                 self.pass_over("step %d, which the tracker names, has no manifest and no file %s" % (newest, path))
-        for step in sorted((step for step in self.manifests if step <= newest), reverse=True):
+        steps = sorted((step for step in self.manifests if step <= newest), reverse=True)
+        if at_most is None and newest in self.manifests:
+            steps[1:1] = self._in_the_place_of(newest)
+        for step in steps:
             manifest = self.manifests[step]
             try:
                 yield Candidate(step, self._path(manifest, shard, n_shards), manifest)
             except documents.Unusable as error:
                 self.pass_over("step %d: %s" % (step, error))
+
+    def _in_the_place_of(self, step):
+        """Newer steps that have a file of the same name as this one, the newest first."""
+        files = {step: self._files(manifest) for step, manifest in self.manifests.items()}
+        return sorted((newer for newer in files if newer > step and files[newer] & files[step]), reverse=True)
+
+    def _files(self, manifest):
+        return {os.path.join(self.directory, summed["file"]) for _, summed in documents.files_of(manifest)}
 
     def candidate(self, step, has_manifest, rank, shard, n_shards):
         """One of those that another rank found. Raises documents.Unusable when it is not here."""
@@ -86,11 +98,21 @@ class Folder:
     def verify(self, candidate, is_own):
         """Checks sizes of all files, and the content of those of the shards for which `is_own(shard)` holds.
 
-        Raises documents.Unusable.
+        Returns the candidate as it can be opened. Raises documents.Unusable.
         """
-        if candidate.manifest is not None:
-            for shard, summed in documents.files_of(candidate.manifest):
-                documents.verify(self.directory, summed, with_content=is_own(shard))
+        if candidate.manifest is None:
+            return candidate
+        for shard, summed in documents.files_of(candidate.manifest):
+            path = os.path.join(self.directory, summed["file"])
+            found = staged.find(self.directory, summed, candidate.step, with_content=is_own(shard))
+            if found != path and candidate.manifest["format"] != "pt":
+                raise documents.Unusable(
+                    "%s cannot be renamed to %s, which readers of its directory expect; give this user write access"
+                    % (found, path)
+                )
+            if path == candidate.path:
+                candidate = candidate._replace(path=found)
+        return candidate
 
     def pass_over(self, reason):
         """Says why a step does not load. An older one may."""
@@ -151,7 +173,7 @@ def load_newest(directory, rank, shard, n_shards, at_most=None):
     for candidate in folder.candidates(rank, shard, n_shards, at_most):
         try:
             check_format(candidate)
-            folder.verify(candidate, lambda shard: True)
+            candidate = folder.verify(candidate, lambda shard: True)
         except documents.Unreadable as error:
             if n_shards > 1:
                 # Of this rank alone, perhaps.

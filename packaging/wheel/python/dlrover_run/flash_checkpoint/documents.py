@@ -80,10 +80,14 @@ def read_manifests(directory):
 
 def write_manifest(directory, manifest):
     """Writes a manifest; all its files are on disk."""
-    folder = os.path.join(directory, FOLDER)
-    os.makedirs(folder, exist_ok=True)
+    os.makedirs(os.path.join(directory, FOLDER), exist_ok=True)
     text = json.dumps(dict(manifest, time=int(time.time())), separators=(",", ":"))
-    write(os.path.join(folder, "%d.json" % manifest["step"]), text.encode())
+    write(manifest_path(directory, manifest["step"]), text.encode())
+
+
+def manifest_path(directory, step):
+    """The file of the manifest of a step."""
+    return os.path.join(directory, FOLDER, "%d.json" % step)
 
 
 def write_tracker(directory, step):
@@ -174,9 +178,9 @@ def sync(path):
         os.close(descriptor)
 
 
-def sum_of(directory, path):
-    """Size and checksums of a file, as a manifest has them."""
-    size = os.stat(path).st_size
+def sum_of(directory, path, written):
+    """Size and checksums of the file `written`, as a manifest has them; its name is `path`."""
+    size = os.stat(written).st_size
     chunk = _SMALLEST_CHUNK
     while -(-size // chunk) > _MOST_CHUNKS:
         chunk *= 2
@@ -185,13 +189,12 @@ def sum_of(directory, path):
         "file": path if below.startswith(os.pardir) else below,
         "bytes": size,
         "chunk_bytes": chunk,
-        "crc32": list(_checksums(path, chunk)),
+        "crc32": list(_checksums(written, chunk)),
     }
 
 
-def verify(directory, summed, with_content=True):
-    """Compares a file with its size and checksums. Raises Unusable when they differ."""
-    path = os.path.join(directory, summed["file"])
+def verify(path, summed, with_content=True):
+    """Compares the file `path` with its size and checksums in a manifest. Raises Unusable when they differ."""
     try:
         size = os.stat(path).st_size
         if size != summed["bytes"]:

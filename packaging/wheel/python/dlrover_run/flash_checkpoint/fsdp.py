@@ -271,8 +271,9 @@ def _decided(attempts, decide):
 def _check_format(candidate):
     if candidate.manifest is None or candidate.manifest["format"] != "dcp":
         raise documents.Unusable("it is not a directory of torch.distributed.checkpoint with a manifest")
-    if not os.path.exists(os.path.join(candidate.path, ".metadata")):
-        raise documents.Unusable("%s has no .metadata" % candidate.path)
+    names = [os.path.basename(summed["file"]) for _, summed in documents.files_of(candidate.manifest)]
+    if ".metadata" not in names:
+        raise documents.Unusable("its manifest has no .metadata")
 
 
 # The name that it had first.

@@ -68,7 +68,7 @@ class FlashCheckpointIO(CheckpointIO):
             if os.path.abspath(str(path)) in names:
                 if step == tracked:
                     return
-                documents.remove(os.path.join(self._checkpointer.checkpoint_dir, documents.FOLDER, "%d.json" % step))
+                documents.remove(documents.manifest_path(self._checkpointer.checkpoint_dir, step))
         documents.remove(str(path))
 
     def teardown(self):

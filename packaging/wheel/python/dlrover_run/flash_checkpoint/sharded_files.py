@@ -10,10 +10,13 @@ import warnings
 import torch
 import torch.distributed.checkpoint as checkpoint
 
-from . import documents, synchronous
+from . import documents, staged, synchronous
 
-# A directory whose place another one takes: in its name, before the id of the process.
+# A directory whose place another one took, of an earlier version: in its name, before the id of the process.
 _OLD = ".dlrover-old-"
+
+# A file with the parts of a rank.
+_OF_RANK = re.compile(r"__\d+_\d+\.distcp")
 
 _LEFTOVER = re.compile(r"(.+)(%s|%s)\d+" % (re.escape(documents.TEMPORARY), re.escape(_OLD)))
 
@@ -31,7 +34,7 @@ def _write(identity, place, exchange, step, state, path, temporary):
     try:
         _save(state, temporary)
         sums = [
-            _named(documents.sum_of(identity.dir, name), name, temporary, path, identity)
+            documents.sum_of(identity.dir, os.path.join(path, name), os.path.join(temporary, name))
             for name in _files_of(temporary, place.rank)
         ]
         mine = synchronous.shard_of(identity, sums), None
@@ -43,8 +46,14 @@ def _write(identity, place, exchange, step, state, path, temporary):
         if fault:
             shutil.rmtree(temporary, ignore_errors=True)
             raise OSError(fault)
-        _replace(temporary, path)
+        try:
+            names = _check_sizes(temporary, [shard for shard, _ in shards])
+            _place(temporary, path, step, names)
+        finally:
+            # It is not there when it got its name.
+            shutil.rmtree(temporary, ignore_errors=True)
         synchronous.commit(identity, step, [shard for shard, _ in shards])
+        _remove_others(path, names)
         return [None] * len(shards)
 
     exchange.together("write %d" % step, mine, decide)
@@ -99,26 +108,43 @@ def _save(state, folder):
 
 
 def _files_of(folder, rank):
-    """The files of a rank; `.metadata` is one of rank 0."""
+    """The names of the files of a rank; `.metadata` is one of rank 0."""
     names = sorted(name for name in os.listdir(folder) if name.startswith("__%d_" % rank))
     if rank == 0:
         names.append(".metadata")
-    return [os.path.join(folder, name) for name in names]
+    return names
 
 
-def _named(summed, name, temporary, path, identity):
-    final = os.path.join(path, os.path.relpath(name, temporary))
-    below = os.path.relpath(final, identity.dir)
-    return dict(summed, file=final if below.startswith(os.pardir) else below)
+def _check_sizes(temporary, shards):
+    """The names of all files of all ranks. Raises documents.Unusable unless each is there with its size."""
+    names = []
+    for shard in shards:
+        for summed in [shard] + shard["also"]:
+            names.append(os.path.basename(summed["file"]))
+            try:
+                documents.verify(os.path.join(temporary, names[-1]), summed, with_content=False)
+            except documents.Unusable as error:
+                raise documents.Unusable(
+                    "a file of rank %d is not there: %s; a checkpoint directory must be on a file system that all "
+                    "nodes share" % (shard["rank"], error)
+                )
+    return names
 
 
-def _replace(temporary, path):
-    """Gives a directory its name; one that is there already goes."""
-    old = None
-    if os.path.isdir(path):
-        old = "%s%s%d" % (path, _OLD, os.getpid())
-        os.rename(path, old)
-    os.rename(temporary, path)
-    documents.sync(os.path.dirname(path))
-    if old:
-        shutil.rmtree(old, ignore_errors=True)
+def _place(temporary, path, step, names):
+    """Gives a directory its name. Into one that is there already, its files are staged: they get their names later."""
+    documents.sync(temporary)
+    if not os.path.lexists(path):
+        os.rename(temporary, path)
+        documents.sync(os.path.dirname(path))
+        return
+    for name in names:
+        os.replace(os.path.join(temporary, name), staged.name_of(os.path.join(path, name), step))
+    documents.sync(path)
+
+
+def _remove_others(path, names):
+    """Removes files of the ranks of another save into the same directory."""
+    for name in os.listdir(path):
+        if _OF_RANK.fullmatch(name) and name not in names:
+            documents.remove(os.path.join(path, name))

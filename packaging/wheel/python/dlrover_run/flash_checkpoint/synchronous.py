@@ -3,7 +3,7 @@
 import os
 import time
 
-from . import documents, plain_file
+from . import documents, plain_file, staged
 from .connection import Connection
 from .errors import SaverLost, SaverRefused
 from .notices import say_once
@@ -17,12 +17,16 @@ _TELL_ATTEMPTS, _TELL_PAUSE = 3, 0.2
 
 
 def write_file(identity, step, state, path):
-    """Writes `state` as torch.save does. Returns the description of the shard for a manifest."""
+    """Writes `state` as torch.save does. Returns the description of the shard for a manifest.
+
+    What has its name keeps it until `commit`.
+    """
     path = path or os.path.join(identity.dir, str(step), "rank_%d.pt" % identity.rank)
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with documents.replacing(path) as file:
+    written = staged.place_for(path, step)
+    with documents.replacing(written) as file:
         _write(state, file)
-    return shard_of(identity, [documents.sum_of(identity.dir, path)])
+    return shard_of(identity, [documents.sum_of(identity.dir, path, written)])
 
 
 def _write(state, file):
@@ -41,12 +45,28 @@ def shard_of(identity, sums):
 
 
 def commit(identity, step, shards):
-    """Makes the step count: its manifest, then the tracker; then older steps go, as the strategy says."""
+    """Makes the step count, when all its files are there; then older steps go, as the strategy says.
+
+    Raises documents.Unusable when a file is not there. What had the names of its files before is as it was then.
+    """
     names = "world n_shards replicated format".split()
     manifest = dict({name: getattr(identity, name) for name in names}, version=documents.VERSION, step=step)
     manifest["shards"] = sorted(shards, key=lambda shard: shard["shard"])
+    try:
+        staged.check_sizes(identity.dir, manifest)
+    except documents.Unusable:
+        staged.remove(identity.dir, manifest)
+        raise
     documents.write_manifest(identity.dir, manifest)
     documents.write_tracker(identity.dir, step)
+    try:
+        staged.publish(identity.dir, manifest)
+    except OSError as error:
+        say_once(
+            "publish",
+            "step %d is on disk, but not all of its files could get their names: %s. load_checkpoint renames them; until "
+            "then other programs find files of an older step there" % (step, error),
+        )
     _tell_job(identity, step)
     try:
         _delete_older(identity.dir, step, identity.keep)
@@ -106,7 +126,8 @@ def _delete_older(directory, committed, keep):
     }
     for step in gone:
         # Without its manifest it does not count, whatever is left of it.
-        documents.remove(os.path.join(directory, documents.FOLDER, "%d.json" % step))
+        documents.remove(documents.manifest_path(directory, step))
+        staged.remove(directory, manifests[step])
         for _, summed in documents.files_of(manifests[step]):
             if (
                 summed["file"] not in stay
