@@ -38,6 +38,10 @@ FAULTS = {
 }
 
 
+# A refusal once, with a reason that a client may take for one to write by itself.
+_NO_MEMORY = {"no memory": lambda line: (b'{"type":"error","code":"no_memory","text":"too large"}\n', 0, False)}
+
+
 class Slot:
     def __init__(self, number, size):
         self.number, self.size = number, size
@@ -63,7 +67,7 @@ class ReferenceSaver:
     def __init__(self, address=None, slots=3, allowance=8 << 30):
         self.address = address or "@dlrover-test-%d-%d" % (os.getpid(), time.monotonic_ns())
         self.slots, self.allowance = slots, allowance
-        # Type of a request: the fault of the next reply to it, or "hang".
+        # Type of a request: the fault of the next reply to it, or "hang", or "die".
         self.faults = {}
         # Type of a request: (code, further fields) of the error with which it is always answered.
         self.errors = {}
@@ -162,9 +166,12 @@ class ReferenceSaver:
                     return
             self._released.clear()
             fault = None
+        if fault == "die":
+            # Its launcher starts no other one.
+            return self.stop()
         close, sent = False, descriptors
         if fault is not None:
-            line, count, close = FAULTS[fault](line)
+            line, count, close = dict(FAULTS, **_NO_MEMORY)[fault](line)
             if count is not None:
                 sent = (descriptors + [2] * count)[:count]
         if line:

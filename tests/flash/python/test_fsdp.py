@@ -183,6 +183,21 @@ class InOnePlace(ClientTest):
 
 
 @needs_torch
+class OneRank(ClientTest):
+    def test_a_saver_that_goes_leaves_the_disk(self):
+        from dlrover_run.flash_checkpoint import FsdpShardCheckpointer
+
+        saver = self.reference()
+        checkpointer = FsdpShardCheckpointer(self.folder, on_error="raise")
+        for step in (1, 2, 3):
+            self.assertTrue(checkpointer.save_checkpoint(step, {"step": step, "x": torch.ones(100)}))
+            # For good, after the first save.
+            saver.stop()
+        self.assertSaid("checkpoints are written to disk by the training process")
+        self.assertEqual(sorted(os.listdir(self.folder)), [".dlrover", "2", "3", "dlrover_latest.txt"])
+
+
+@needs_torch
 class Disagreements(ClientTest):
     def test_ranks_with_different_steps_load_from_disk(self):
         saver = self.reference()
@@ -240,7 +255,7 @@ class Disagreements(ClientTest):
             self.assertIn("the state of rank 1 has other names, types or shapes than before", error)
             self.assertIn("rank 0 sent no decision for the checkpoint within %d s" % seconds, error)
 
-    def test_a_rank_that_loses_its_saver_does_not_hold_the_others(self):
+    def test_a_rank_that_loses_its_connection_does_not_hold_the_others(self):
         saver, other = self.reference(), self.reference()
         other.faults["commit"] = "close"
         _, ends = ranks(
@@ -252,8 +267,45 @@ class Disagreements(ClientTest):
             of_rank={0: {"DLROVER_CKPT_SOCK": saver.address}, 1: {"DLROVER_CKPT_SOCK": other.address}},
         )
         self.assertEqual([line.split()[1] for line in ends[0][1].splitlines()[:2]], ["True", "True"], ends)
-        self.assertEqual([line.split()[1] for line in ends[1][1].splitlines()[:2]], ["False", "False"], ends)
+        self.assertEqual([line.split()[1] for line in ends[1][1].splitlines()[:2]], ["False", "True"], ends)
         self.assertIn("the saver closed the connection", ends[1][2])
+
+    def of_two_savers(self, saver, other):
+        return {0: {"DLROVER_CKPT_SOCK": saver.address}, 1: {"DLROVER_CKPT_SOCK": other.address}}
+
+    def test_after_the_loss_of_a_saver_for_good_all_ranks_write_alone(self):
+        saver, other = self.reference(), self.reference()
+        other.faults["commit"] = "die"
+        _, ends = ranks("fsdp.py", self.folder, "2", "save", "4", of_rank=self.of_two_savers(saver, other))
+        results = [[line.split()[1] for line in out.splitlines() if line.startswith("result")] for _, out, _ in ends]
+        # At the first one rank 0 did not know it yet.
+        self.assertEqual(results, [["True"] * 4, ["False"] + ["True"] * 3], ends)
+        self.assertIn("rank 1: cannot connect to the saver", ends[0][2])
+        self.assertIn("checkpoints are written to disk by the training process", ends[0][2])
+        self.assertEqual(sorted(os.listdir(self.folder)), [".dlrover", "2", "3", "4", "dlrover_latest.txt"])
+        words, ends = ranks("fsdp.py", self.folder, "2", "load")
+        self.assertEqual(words[-1][:3], ["loaded", "disk", "4"], ends)
+
+    def test_a_save_to_memory_that_fails_is_told_to_all_too(self):
+        saver, other = self.reference(), self.reference()
+        other.faults["commit"] = "die"
+        of_rank = self.of_two_savers(saver, other)
+        _, ends = ranks("fsdp.py", self.folder, "2", "save", "2", "memory", "disk", "1", of_rank=of_rank)
+        results = [[line.split()[1] for line in out.splitlines() if line.startswith("result")] for _, out, _ in ends]
+        self.assertEqual(results, [["True", "True", "True"], ["False", "False", "True"]], ends)
+        words, ends = ranks("fsdp.py", self.folder, "2", "load")
+        self.assertEqual(words[-1][:3], ["loaded", "disk", "3"], ends)
+
+    def test_a_refusal_of_memory_is_not_for_ever(self):
+        saver, other = self.reference(), self.reference()
+        other.faults["alloc"] = "no memory"
+        _, ends = ranks("fsdp.py", self.folder, "2", "save", "3", of_rank=self.of_two_savers(saver, other))
+        for _, out, error in ends:
+            self.assertEqual([line.split()[1] for line in out.splitlines()[:3]], ["True"] * 3, error)
+        for rank, each in enumerate((saver, other)):
+            commits = [commit["step"] for commit in each.shards[(self.folder, rank)].commits]
+            self.assertEqual(commits, [2, 3], ends)
+        self.assertTrue(os.path.exists(os.path.join(self.folder, "1", ".metadata")))
 
     def test_a_fault_of_one_rank_is_told_by_all(self):
         saver, other = self.reference(), self.reference()

@@ -1,7 +1,8 @@
 """A sharded model: fsdp.py FOLDER GENERATION ACTION ...
 
-GENERATION is 1 or 2. Actions: `save STEPS` trains and saves; `load` loads into a new model; both print the step and a
-checksum of the whole state, which is the same for all ranks. `lonely` saves on all ranks but the last. `grow` saves
+GENERATION is 1 or 2. Actions: `save STEPS` trains and saves, into memory with `memory`, and with `disk STEPS` further
+steps to disk; `load` loads into a new model; both print the step and a checksum of the whole state, which is the same
+for all ranks. `lonely` saves on all ranks but the last. `grow` saves
 four times, with a key that rank 1 has from the second time on, and all ranks at the last one. With `lose`, the files of
 the last rank are gone when it has written them, as on a file system that the nodes do not share.
 
@@ -136,9 +137,12 @@ def main():
         first = found.get("step", 0)
         if first:
             say("began", checkpointer.last_load.source, first)
-        for step in range(first + 1, first + 1 + int(actions[actions.index("save") + 1])):
+        storages = [StorageType.MEMORY if "memory" in actions else StorageType.DISK]
+        storages *= int(actions[actions.index("save") + 1])
+        if "disk" in actions:
+            storages += [StorageType.DISK] * int(actions[actions.index("disk") + 1])
+        for step, storage in enumerate(storages, first + 1):
             train(model, optimizer, 1)
-            storage = StorageType.MEMORY if "memory" in actions else StorageType.DISK
             result = checkpointer.save_checkpoint(step, model, optimizer, extra(step), storage_type=storage)
             say("result", bool(result), result.error)
         say("saved", step, checksum(model, optimizer))

@@ -154,14 +154,22 @@ class Checkpointer:
         key, text = _described(error)
         if isinstance(error, SaverLost):
             self._saver.lose(error)
+        self._after_failure(error)
         if to_disk and self._may_write_alone(error):
             return self._save_alone(error, text, key, step, state, path, began)
         if isinstance(error, NoSaver) and not to_disk:
             text += "; checkpoints in memory are not kept, only saves with StorageType.DISK are written"
         return self._not_saved(error, key, step, text, began)
 
+    def _after_failure(self, error):
+        """What subclasses do when a save could not go into memory."""
+
     def _may_write_alone(self, error):
         """Whether this process writes to disk itself after this error."""
+        return self._has_no_memory(error)
+
+    def _has_no_memory(self, error):
+        """Whether there is no saver any more that could take the state, after this error."""
         if isinstance(error, TooLarge) or isinstance(error, SaverRefused) and error.code == "no_memory":
             return True
         return self._saver.is_gone(error)

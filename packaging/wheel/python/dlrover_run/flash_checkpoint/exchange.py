@@ -28,6 +28,8 @@ class Exchange:
         # Not the restart count: each node counts its own, and only the round is the same on all of them. Launchers
         # without rounds give each generation of workers a store, or a prefix in it, of its own.
         self._name = "dlrover_flash/%s/%s" % (place.round, name)
+        # How many alarms this rank has heard.
+        self._alarms = 0
 
     def together(self, what, mine, decide, timeout=None):
         """Every rank gives an object; rank 0 calls `decide(objects)`, which returns one answer for each rank.
@@ -59,6 +61,22 @@ class Exchange:
         for other in range(1, world):
             channel.put("from", other, ("answer", answers[other]))
         return answers[0]
+
+
+    def alarm(self, text):
+        """Tells all ranks, and waits for none: the next `alarmed` of each of them returns `text`."""
+        _store().set(self._alarm_key(), text)
+
+    def alarmed(self):
+        """The text of an alarm that this rank has not heard yet, or None. Waits for no other rank."""
+        store, key = _store(), self._alarm_key()
+        if not store.check([key]):
+            return None
+        self._alarms += 1
+        return store.get(key).decode()
+
+    def _alarm_key(self):
+        return "%s/alarm/%d" % (self._name, self._alarms)
 
 
 def is_possible():

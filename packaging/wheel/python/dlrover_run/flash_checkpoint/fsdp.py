@@ -54,7 +54,7 @@ class FsdpShardCheckpointer(Checkpointer):
         place = Place.find()
         who = identity.of_sharded(checkpoint_dir, place, "dcp", keep_of(deletion_strategy))
         super().__init__(who, place, save_timeout, replica_count, comm_backend, on_error)
-        # By the key of their parts: a RankPlan, or the NoSaver that all ranks agreed on.
+        # By the key of their parts: a RankPlan, or the NoSaver that all ranks agreed on, until the next save to disk.
         self._plans = collections.OrderedDict()
         # The key that this rank could not plan, because the others did not take part.
         self._unplanned = None
@@ -101,6 +101,38 @@ class FsdpShardCheckpointer(Checkpointer):
         if self.last_load.source == "disk":
             return FileSystemReader(reader)
         return reader
+
+    def _save_now(self, step, state, path, to_disk, began):
+        if to_disk:
+            self._drop_plans()
+        return super()._save_now(step, state, path, to_disk, began)
+
+    def _drop_plans(self):
+        """Forgets plans that all ranks are to make anew, at the same save: whether all have a saver and memory now.
+
+        After an alarm all of them. Those without memory each time: a write by the ranks takes longer than a plan.
+        """
+        if self._plans and self._place.world > 1:
+            try:
+                if self._exchange.alarmed():
+                    self._plans.clear()
+            except Exception:
+                # The store has failed. What needs it says so.
+                pass
+        for key, plan in list(self._plans.items()):
+            if isinstance(plan, NoSaver) and plan.key != "never":
+                del self._plans[key]
+
+    def _after_failure(self, error):
+        """Without a saver, or memory, a rank cannot save until all ranks write by themselves: they are told."""
+        is_known = isinstance(error, NoSaver) and error.is_agreed
+        if is_known or self._place.world == 1 or not self._plans or not self._has_no_memory(error):
+            return
+        try:
+            self._exchange.alarm("rank %d: %s" % (self._place.rank, error))
+        except Exception:
+            # As above.
+            pass
 
     def _placed(self, step, state):
         from .dcp_plan import Parts
@@ -158,7 +190,7 @@ class FsdpShardCheckpointer(Checkpointer):
         decide = functools.partial(_decided, decide=plan_for_all)
         why, labels = self._exchange.together("plan %s" % step, mine, decide, timeout)
         if why:
-            return NoSaver("agreed", why, is_agreed=True)
+            return NoSaver(*why, is_agreed=True)
         local = dcp_plan.local_metadata(parts, mine[1]["plan"])
         plan = dcp_plan.RankPlan(self._place.rank, labels, local, metadata[0] if metadata else None)
 
@@ -168,22 +200,27 @@ class FsdpShardCheckpointer(Checkpointer):
 
         mine = self._attempt(reserve)
         why, _ = self._exchange.together("memory %s" % step, mine, lambda each: _decided(each, list))
-        return NoSaver("agreed", why, is_agreed=True) if why else plan
+        return NoSaver(*why, is_agreed=True) if why else plan
 
     def _attempt(self, call):
-        """(None, what `call` returns), ("alone", why this rank has no memory to save into), or ("fault", why not)."""
+        """(None, what `call` returns), or why this rank has no memory to save into, or ("fault", why not).
+
+        "never": nor will it have any; "now": it may have some later.
+        """
         try:
             return None, call()
         except Exception as error:
             if isinstance(error, SaverLost):
                 self._saver.lose(error)
-            is_alone = isinstance(error, TooLarge) or isinstance(error, SaverRefused) and error.code == "no_memory"
-            is_alone = is_alone or self._saver.is_gone(error)
             text = "rank %d: %s" % (self._place.rank, error)
-            return "alone" if is_alone else "fault", text
+            if isinstance(error, TooLarge) or isinstance(error, NoSaver) and error.key == "no address":
+                return "never", text
+            return "now" if self._has_no_memory(error) else "fault", text
 
     def _may_write_alone(self, error):
-        # The others do not take part.
+        if self._place.world == 1:
+            return super()._may_write_alone(error)
+        # The others do not take part otherwise.
         return isinstance(error, NoSaver) and error.is_agreed
 
     def _write_alone(self, step, state, path):
@@ -258,13 +295,14 @@ class FsdpFullCheckpointer(DdpCheckpointer):
 
 
 def _decided(attempts, decide):
-    """(why all ranks write alone or None, a result) for each rank. Raises when a rank has a fault."""
+    """(why all ranks write alone or None, a result) for each rank: (kind, text). Raises when a rank has a fault."""
     for kind, text in attempts:
         if kind == "fault":
             raise FlashCheckpointError(text)
-    why = next((text for kind, text in attempts if kind == "alone"), None)
-    if why:
-        return [(why, None)] * len(attempts)
+    for why in ("never", "now"):
+        for kind, text in attempts:
+            if kind == why:
+                return [((kind, text), None)] * len(attempts)
     return [(None, result) for result in decide([result for _, result in attempts])]
 
 
