@@ -79,7 +79,7 @@ class ClientTest(unittest.TestCase):
 
 
 def crashes(write):
-    """Calls `write` in a child process that dies before its first change of the file system, before its second, and so on.
+    """Calls `write` in a child that dies before its first change of the file system, in another before its second, ...
 
     Gives the number of each death; ends when a child has come to the end of `write`.
     """

@@ -177,6 +177,53 @@ class InOnePlace(DiskTest):
         self.assertEqual(sorted(os.listdir(self.folder)), [".dlrover", "20", "dlrover_latest.txt"])
 
 
+class Named(DiskTest):
+    """The job has named a step on disk, which all ranks restore; ranks that cannot ask each other."""
+
+    def answer(self, world, **answer):
+        saver = self.reference()
+        saver.load_answer = dict({"reason": "step 20 cannot be loaded: it was truncated"}, **answer)
+        os.environ.update(RANK="0", WORLD_SIZE=str(world), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
+
+    def disk(self, step, **more):
+        return dict(source="disk", step=step, path=self.path(str(step), "rank_0.pt"), **more)
+
+    def test_another_step_is_not_loaded_instead(self):
+        self.save(10, 20)
+        self.answer(2, **self.disk(10, named=20))
+        with self.assertRaisesRegex(
+            NothingLoads,
+            "all ranks restore step 20 from %s, which this node cannot load: step 20 cannot be loaded: it was trunc.*"
+            "does not load step 10: repair or remove the files of step 20, or call init_process_group" % self.folder,
+        ):
+            self.load()
+
+    def test_that_step_is_loaded(self):
+        self.save(10, 20)
+        self.answer(2, **self.disk(20, named=20))
+        self.assertEqual(self.load(), (20, "disk"))
+
+    def test_a_rank_that_is_alone_loads_an_older_one(self):
+        self.save(10, 20)
+        self.answer(1, **self.disk(10, named=20))
+        self.assertEqual(self.load(), (10, "disk"))
+
+    def test_the_first_start_names_none(self):
+        self.save(10)
+        self.answer(2, source="none", step=None)
+        self.assertEqual(self.load(), (None, "none"))
+        self.answer(2, **self.disk(10))
+        self.assertEqual(self.load(), (10, "disk"))
+
+    def test_nothing_is_no_step(self):
+        for world in (1, 2):
+            self.answer(world, source="none", step=None, named=20)
+            with self.assertRaisesRegex(
+                NothingLoads, "all ranks restore step 20 from %s, where this node finds no checkpoint" % self.folder
+            ):
+                self.load()
+
+
 class Incomplete(DiskTest):
     def test_a_step_without_all_of_its_files_does_not_count(self):
         self.save(10)

@@ -116,17 +116,73 @@ class OneByOne(ShardsTest):
         self.assertEqual([each.step for each in folder.candidates(0, 0, WORLD)], [10])
 
 
-@needs_torch
-class Together(ShardsTest):
+class TogetherTest(ShardsTest):
     """Ranks with torch.distributed."""
+
+    KIND = "rank"
 
     def load(self, *actions, **variables):
         out = self.path("out")
         os.makedirs(out, exist_ok=True)
-        _, ends = ranks("shards.py", "rank", self.folder, out, "group", *(actions + ("load",)), **variables)
+        _, ends = ranks("shards.py", self.KIND, self.folder, out, "group", *(actions + ("load",)), **variables)
         for code, _, error in ends:
             self.assertEqual(code, 0, error)
         return self.loaded(out), ends
+
+
+@needs_torch
+class SameState(TogetherTest):
+    """A state that is the same on all ranks: those that cannot load what others load do not go on from another step."""
+
+    KIND = "same"
+
+    def answered(self, *answers, named):
+        """What the ranks load when their savers say these steps, and the job has named one."""
+        savers = [self.reference() for _ in answers]
+        for saver, step in zip(savers, answers):
+            path = step and self.path(str(step), "rank_0.pt")
+            source = "disk" if step else "none"
+            saver.load_answer = dict(source=source, path=path, step=step, reason="it says so", named=named)
+        return self.load(of_rank={rank: {"DLROVER_CKPT_SOCK": saver.address} for rank, saver in enumerate(savers)})
+
+    def test_a_file_that_one_node_cannot_load(self):
+        self.load("save", "10", "save", "20")
+        self.damage("20", "rank_0.pt")
+        found, ends = self.answered(20, 10, named=20)
+        self.assertEqual(found, [[10, 0, "disk"]] * 2)
+        self.assertIn("step 20: %s was changed after it was written" % self.path("20", "rank_0.pt"), ends[0][2])
+
+    def test_a_node_that_looked_too_early(self):
+        self.load("save", "10", "save", "20")
+        self.assertEqual(self.answered(20, 10, named=None)[0], [[20, 0, "disk"]] * 2)
+        self.assertEqual(self.answered(20, None, named=None)[0], [[20, 0, "disk"]] * 2)
+
+    def test_a_node_without_the_directory(self):
+        self.load("save", "10")
+        for name, text in self.answered(10, None, named=10)[0]:
+            self.assertEqual(name, "FlashCheckpointError")
+            self.assertIn("rank 1: all ranks restore step 10 from %s, where this node finds" % self.folder, text)
+
+    def test_a_file_without_a_checksum_that_does_not_load(self):
+        self.load("save", "10")
+        # As of DLRover.
+        os.makedirs(self.path("20"))
+        with open(self.path("20", "rank_0.pt"), "w") as file:
+            file.write("x")
+        os.symlink("rank_0.pt", self.path("20", "rank_1.pt"))
+        with open(self.path("dlrover_latest.txt"), "w") as file:
+            file.write("20")
+        found, ends = self.load()
+        self.assertEqual(found, [[10, 0, "disk"]] * 2)
+        self.assertIn("step 20: rank 0 cannot load it", ends[0][2])
+
+    def test_the_first_start(self):
+        self.assertEqual(self.load()[0], [[None, None, "none"]] * 2)
+        self.assertEqual(self.answered(None, None, named=None)[0], [[None, None, "none"]] * 2)
+
+
+@needs_torch
+class Together(TogetherTest):
 
     def test_without_a_saver(self):
         found, ends = self.load("save", "10", "save", "20")

@@ -1,6 +1,7 @@
 """A state with a part for each rank: shards.py KIND FOLDER OUT ACTION ...
 
-KIND is `ddp` (DdpCheckpointer with a shard for each rank) or `rank` (RankCheckpointer). Actions: `group` initializes
+KIND is `ddp` (DdpCheckpointer with a shard for each rank), `same` (with the same state on all) or `rank`
+(RankCheckpointer). Actions: `group` initializes
 torch.distributed before anything else; `save STEP` saves for the disk, and waits for it; `load` loads, and writes what
 was loaded, or the error, to the file <rank> in the directory OUT. SAVE_TIMEOUT is `save_timeout`.
 """
@@ -22,6 +23,8 @@ from dlrover_run.flash_checkpoint.files import RankCheckpointer  # noqa: E402
 options = {"save_timeout": float(os.environ.get("SAVE_TIMEOUT", "600"))}
 if kind == "ddp":
     checkpointer = DdpCheckpointer(folder, local_shard_num=world, global_shard_num=world, **options)
+elif kind == "same":
+    checkpointer = DdpCheckpointer(folder, **options)
 else:
     checkpointer = RankCheckpointer(folder, **options)
 for action, argument in zip(actions, actions[1:] + [""]):

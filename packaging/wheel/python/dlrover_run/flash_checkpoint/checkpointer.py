@@ -7,7 +7,16 @@ import time
 from .. import busy
 from . import accelerator, background, common_step, disk, documents, exchange, limits, synchronous
 from .call_lock import CallLock
-from .errors import FlashCheckpointError, NoSaver, NothingLoads, SaverLost, SaverRefused, TooLarge, UnderWay
+from .errors import (
+    FlashCheckpointError,
+    NoSaver,
+    NothingIsThere,
+    NothingLoads,
+    SaverLost,
+    SaverRefused,
+    TooLarge,
+    UnderWay,
+)
 from .exchange import Exchange
 from .identity import absolute
 from .layout import Layout
@@ -232,9 +241,17 @@ class Checkpointer:
         if restored is not None:
             self.last_load = LastLoad("memory", step, answer.get("reason", ""))
             return restored.take_state()
+        named = answer.get("named")
         if source == "disk" and self._identity.n_shards > 1:
             # The saver has checked a part of the files, and passes over a step for this rank only.
-            return self._load_alone(answer.get("reason", ""), step)
+            return self._load_alone(answer.get("reason", ""), step if named is None else named)
+        if source == "disk" and named not in (None, step) and self._place.world > 1:
+            raise NothingLoads(
+                "all ranks restore step %d from %s, which this node cannot load: %s. Other ranks may load it, so this "
+                "worker does not load step %d: repair or remove the files of step %d, or call init_process_group() "
+                "before load_checkpoint(), so that all ranks load the newest step that all of them can"
+                % (named, self._identity.dir, answer.get("reason") or "no reason is known", step, named)
+            )
         if source == "disk":
             return self._load_file(step, answer.get("path"), answer.get("reason", ""))
         if source == "none":
@@ -251,17 +268,22 @@ class Checkpointer:
         return state
 
     def _asks_all(self):
-        """Whether all ranks decide what is loaded: each has a part of the state, and the others can be asked."""
-        return self._identity.n_shards > 1 and self._place.world > 1 and exchange.is_possible()
+        """Whether all ranks decide what is loaded, because the others can be asked.
+
+        Also when the state is the same on all of them: what one node cannot read must not be loaded by the others.
+        """
+        return self._place.world > 1 and exchange.is_possible(self._place.world)
 
     def _load_with_all(self):
-        """Loads the part of this rank, of the step that all ranks load. All ranks call it."""
+        """Loads what this rank saves and loads, of the step that all ranks load. All ranks call it."""
         restored, path = None, None
         try:
             answer, restored = self._ask_for_load()
             source, path = answer.get("source"), answer.get("path")
             # Each has a file of its own.
             mine = "memory" if restored else source, answer.get("step"), None, answer.get("reason") or ""
+        except NothingIsThere as error:
+            mine = "error", None, None, "rank %d: %s" % (self._place.rank, error)
         except NothingLoads as error:
             mine = "alone", None, None, "rank %d: %s" % (self._place.rank, error)
         except Exception as error:
@@ -279,11 +301,18 @@ class Checkpointer:
         if source == "none":
             self.last_load = LastLoad("none", None, reason)
             return {}
-        candidate, last_load = common_step.newest_on_disk(self._exchange, self._identity, reason, disk.check_format)
+        # Parts of a state are read by their ranks only; where each rank reads all of it, all find the same.
+        read = disk.load_file if self._identity.n_shards == 1 else None
+        candidate, state, last_load = common_step.newest_on_disk(
+            self._exchange, self._identity, reason, disk.check_format, read
+        )
         if candidate is None:
             self.last_load = last_load
             return {}
-        return self._load_file(candidate.step, candidate.path, reason)
+        if read is None:
+            return self._load_file(candidate.step, candidate.path, reason)
+        self.last_load = last_load
+        return state
 
     def _ask_for_load(self):
         """What the saver says where to load from; of source `alone` when this process is to look itself."""
@@ -300,6 +329,13 @@ class Checkpointer:
         except SaverLost as error:
             self._saver.lose(error)
             return self._alone_or_raise("the saver of this node was lost: %s" % error), None
+        named = answer.get("named")
+        if answer.get("source") == "none" and named is not None:
+            raise NothingIsThere(
+                "all ranks restore step %d from %s, where this node finds no checkpoint: %s. Training does not start "
+                "from scratch: mount or restore the directory on this node"
+                % (named, self._identity.dir, answer.get("reason") or "no reason is known")
+            )
         if answer.get("source") == "damaged":
             text = "step %s in memory is damaged: %s" % (answer.get("step"), answer.get("reason"))
             return self._alone_or_raise(text), None

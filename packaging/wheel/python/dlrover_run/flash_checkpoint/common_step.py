@@ -1,4 +1,4 @@
-"""The step that all ranks load when each has a part of the state: parts of different steps do not fit together."""
+"""The step that all ranks load: parts of different steps do not fit together, and equal ranks must stay equal."""
 
 from . import disk, documents
 from .errors import FlashCheckpointError, NothingLoads
@@ -21,10 +21,11 @@ def same_for_all(answers):
     return [("alone", None, None, reason or "there is no saver")] * len(answers)
 
 
-def newest_on_disk(exchange, identity, why, check_format):
-    """(a candidate or None, LastLoad) for the newest step whose files all ranks find whole; each checks a part of them.
+def newest_on_disk(exchange, identity, why, check_format, read=None):
+    """(a candidate or None, what `read(path)` returns, LastLoad) for the newest step whose files all ranks find whole.
 
-    `check_format(candidate)` raises documents.Unusable for what is no step of the format that is wanted.
+    Each rank checks a part of them. `check_format(candidate)` raises documents.Unusable for what is no step of the
+    format that is wanted. A step that a rank cannot read is passed over by all, too.
     """
     rank, world = identity.rank, identity.world
     folder, found, is_empty, fault = None, [], False, None
@@ -43,18 +44,22 @@ def newest_on_disk(exchange, identity, why, check_format):
     if fault:
         raise NothingLoads(fault)
     if is_empty:
-        return None, LastLoad("none", None, "%s has no checkpoint" % identity.dir)
+        return None, None, LastLoad("none", None, "%s has no checkpoint" % identity.dir)
     for step, has_manifest in found:
-        candidate, fault = None, None
+        candidate, state, fault = None, None, None
         try:
             candidate = folder.candidate(step, has_manifest, rank, identity.shard, identity.n_shards)
             check_format(candidate)
             candidate = folder.verify(candidate, lambda shard: shard % world == rank or shard == identity.shard)
+            state = read(candidate.path) if read else None
         except documents.Unusable as error:
             fault = str(error)
+        except Exception as error:
+            # torch.load raises anything for a damaged file.
+            fault = "rank %d cannot load it: %s: %s" % (rank, type(error).__name__, error)
         fault = exchange.together("check %d" % step, fault, _first_fault, LOAD_TIMEOUT)
         if fault is None:
-            return candidate, LastLoad("disk", step, why)
+            return candidate, state, LastLoad("disk", step, why)
         if rank == 0:
             folder.pass_over("step %d: %s" % (step, fault))
         else:

@@ -56,6 +56,6 @@ class DdpCheckpointer(Checkpointer):
         """The newest state: from memory, else from disk, else {}. With `resume_path`, that file.
 
         `last_load` then says where it came from. Raises NothingLoads when there are checkpoints and none loads.
-        Tensors are on the CPU. With a state in several shards, all ranks call it, and all load the same step.
+        Tensors are on the CPU. After init_process_group() all ranks call it, and all load the same step.
         """
         return self._load(resume_path)

@@ -43,8 +43,8 @@ class Folder:
         """What may load, the best first: the step of the tracker, then older ones with a manifest.
 
         After the step of the tracker comes a newer one that has a file in the same place: it may have been written up
-        to its tracker, which is last in other programs. A step of the tracker without a manifest is one of DLRover, which writes `<step>/rank_<rank>.pt`. `at_most` is
-        the step that counts, as the saver says: newer ones do not.
+        to its tracker, which is last in other programs. A step of the tracker without a manifest is one of DLRover,
+        which writes `<step>/rank_<rank>.pt`. `at_most` is the step that counts, as the saver says: newer ones do not.
         """
         newest = self.tracker
         if newest is None:

@@ -3,6 +3,7 @@
 __all__ = [
     "FlashCheckpointError",
     "NoSaver",
+    "NothingIsThere",
     "NothingLoads",
     "RankAbsent",
     "SaverLost",
@@ -74,3 +75,7 @@ class RankAbsent(FlashCheckpointError):
 
 class NothingLoads(FlashCheckpointError):
     """There is a checkpoint, but none loads. Training must not start from nothing."""
+
+
+class NothingIsThere(NothingLoads):
+    """The job restores a step from a directory that has none, as this process sees it."""

@@ -11,9 +11,13 @@ import time
 import zlib
 
 from .errors import FlashCheckpointError, RankAbsent
+from .notices import say
 
 # Bytes of a value at most: stores refuse large ones.
 _LARGEST_PART = 4 << 20
+
+# Seconds after which a rank says that it waits.
+_LONG = 60.0
 
 # How many exchanges of a name there were in this process.
 _counts = {}
@@ -79,11 +83,12 @@ class Exchange:
         return "%s/alarm/%d" % (self._name, self._alarms)
 
 
-def is_possible():
-    """Whether all ranks can be asked: torch.distributed is initialized."""
+def is_possible(world):
+    """Whether all ranks can be asked: torch.distributed is initialized, with all `world` of them."""
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     try:
-        return bool(distributed.is_available() and distributed.is_initialized())
+        is_there = distributed.is_available() and distributed.is_initialized()
+        return bool(is_there and distributed.get_world_size() == world)
     except Exception:
         # Not built with it, or not there.
         return False
@@ -109,9 +114,8 @@ class _Channel:
 
     def take(self, direction, rank):
         key = self._key(direction, rank)
-        left = max(self._deadline - time.monotonic(), 0.001)
         try:
-            self._store.wait([key], datetime.timedelta(seconds=left))
+            self._wait(key, direction, rank)
         except Exception as error:
             what = "rank %d did not take part in" % rank if direction == "to" else "rank 0 sent no decision for"
             if "timeout" not in str(error).lower():
@@ -127,6 +131,23 @@ class _Channel:
         for part in keys + [key]:
             self._store.delete_key(part)
         return pickle.loads(zlib.decompress(content))
+
+    def _wait(self, key, direction, rank):
+        left = max(self._deadline - time.monotonic(), 0.001)
+        if left > _LONG:
+            # A rank that never comes holds this one for long: nothing else says so.
+            try:
+                self._store.wait([key], datetime.timedelta(seconds=_LONG))
+                return
+            except Exception as error:
+                if "timeout" not in str(error).lower():
+                    raise
+            say(
+                "waiting for rank %d (up to %.0f s): all ranks must save and load checkpoints at the same steps"
+                % (rank if direction == "to" else 0, left)
+            )
+            left = max(self._deadline - time.monotonic(), 0.001)
+        self._store.wait([key], datetime.timedelta(seconds=left))
 
     def _key(self, direction, rank):
         return "%s/%s/%d" % (self._name, direction, rank)

@@ -240,7 +240,7 @@ class FsdpShardCheckpointer(Checkpointer):
             return None, LastLoad("none", None, reason)
         if source == "disk":
             return path, LastLoad("disk", step, reason)
-        candidate, last_load = common_step.newest_on_disk(self._exchange, self._identity, reason, _check_format)
+        candidate, _, last_load = common_step.newest_on_disk(self._exchange, self._identity, reason, _check_format)
         return candidate and candidate.path, last_load
 
     def _mine(self):

@@ -64,8 +64,8 @@ def commit(identity, step, shards):
     except OSError as error:
         say_once(
             "publish",
-            "step %d is on disk, but not all of its files could get their names: %s. load_checkpoint renames them; until "
-            "then other programs find files of an older step there" % (step, error),
+            "step %d is on disk, but not all of its files could get their names: %s. load_checkpoint renames them; "
+            "until then other programs find files of an older step there" % (step, error),
         )
     _tell_job(identity, step)
     try:
