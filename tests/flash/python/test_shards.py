@@ -131,6 +131,23 @@ class TogetherTest(ShardsTest):
 
 
 @needs_torch
+class Waits(ClientTest):
+    def test_a_rank_that_waits_for_long_says_for_which(self):
+        import torch.distributed as dist
+
+        from dlrover_run.flash_checkpoint import errors, exchange
+
+        for name, value in [("_LONG", 0.1), ("_store", lambda: dist.TCPStore("127.0.0.1", 0, 1, True))]:
+            self.addCleanup(setattr, exchange, name, getattr(exchange, name))
+            setattr(exchange, name, value)
+        for rank, other in ((0, 1), (1, 0)):
+            place = identity.Place(rank, WORLD, rank, 0, WORLD, "", None, 0)
+            with self.assertRaises(errors.RankAbsent):
+                exchange.Exchange("name", place, 0.3).together("load", None, list)
+            self.assertSaid("waiting for rank %d (up to 0 s): all ranks must save and load" % other)
+
+
+@needs_torch
 class SameState(TogetherTest):
     """A state that is the same on all ranks: those that cannot load what others load do not go on from another step."""
 

@@ -15,7 +15,7 @@ import os
 import time
 
 from .. import busy
-from . import common_step, documents, identity
+from . import common_step, documents, exchange, identity
 from .checkpointer import Checkpointer
 from .ddp import DdpCheckpointer
 from .errors import FlashCheckpointError, NoSaver, RankAbsent, SaverLost, SaverRefused, TooLarge
@@ -112,13 +112,13 @@ class FsdpShardCheckpointer(Checkpointer):
 
         After an alarm all of them. Those without memory each time: a write by the ranks takes longer than a plan.
         """
-        if self._plans and self._place.world > 1:
-            try:
-                if self._exchange.alarmed():
-                    self._plans.clear()
-            except Exception:
-                # The store has failed. What needs it says so.
-                pass
+        world = self._place.world
+        try:
+            if world > 1 and exchange.is_possible(world) and self._exchange.alarmed():
+                self._plans.clear()
+        except Exception:
+            # The store has failed. What needs it says so.
+            pass
         for key, plan in list(self._plans.items()):
             if isinstance(plan, NoSaver) and plan.key != "never":
                 del self._plans[key]
