@@ -2,8 +2,11 @@
 //! names an interpreter that has torch, with that and the saver itself.
 
 use std::{
+    collections::BTreeMap,
     ffi::OsStr,
-    fs, thread,
+    fs,
+    io::Write as _,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -33,7 +36,7 @@ const QUICK: [&str; 12] = [
 const OF_MANY_PROCESSES: [&str; 3] = ["test_adaptors", "test_fsdp", "test_shards"];
 
 /// Only a hang takes longer.
-const LONGEST: Duration = Duration::from_secs(900);
+const LONGEST: Duration = Duration::from_secs(1800);
 
 /// All tests of these suites, which pass, and leave no process.
 #[track_caller]
@@ -54,7 +57,23 @@ fn passes(python: &OsStr, variables: &[(&str, &OsStr)], suites: &[&str]) -> Outc
     while !suite.has_ended() && start.elapsed() < LONGEST {
         thread::sleep(Duration::from_millis(20));
     }
-    suite.finish().expect_code(0)
+    let suite = suite.finish().expect_code(0);
+    say_skipped(&suite);
+    suite
+}
+
+/// How many tests were skipped, and why, past cargo's capture.
+fn say_skipped(suite: &Outcome) {
+    let mut reasons: BTreeMap<&str, u32> = BTreeMap::new();
+    // `test_x (test_y.Z.test_x) ... skipped 'no torch'`, or with other text before the result.
+    for (_, reason) in suite.stderr.lines().filter_map(|line| line.split_once(" skipped ")) {
+        *reasons.entry(reason.trim_matches(['\'', '"'])).or_default() += 1;
+    }
+    for (reason, count) in reasons {
+        let tests = if count == 1 { "test" } else { "tests" };
+        // A closed stderr must not fail the case.
+        let _ = writeln!(std::io::stderr(), "skipped: {count} {tests} of the Python client: {reason}");
+    }
 }
 
 /// How many tests ran and were not skipped.

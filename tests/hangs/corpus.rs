@@ -37,6 +37,8 @@ fn cases(seed: u64, draws: u64, only: &str) -> Vec<Case> {
         for (kind, ranks) in TORCH_KINDS.iter().flat_map(|kind| [(kind, 2), (kind, 4)]) {
             cases.push(Case::of_torch(*kind, ranks, prng.small(0, ranks - 1), python.clone()));
         }
+    } else {
+        let _written = writeln!(std::io::stderr(), "skipped: the kinds with torch: TORCH_PYTHON is not set");
     }
     cases.retain(|case| only.split(',').any(|part| case.kind.name.contains(part)));
     cases
