@@ -115,7 +115,7 @@ impl ProgressWatch {
         let workers = member.local_world_size;
         let ranks: Vec<RankProgress> =
             report.ranks.into_iter().filter(|rank| rank.local_rank.0 < workers).collect();
-        self.has_declared |= ranks.iter().any(|rank| rank.step.is_some());
+        self.has_declared |= ranks.iter().any(has_declared);
         self.nodes.insert(node.clone(), NodeProgress::new(now, ranks));
         self.judge(now, world)
     }
@@ -204,6 +204,12 @@ impl ProgressWatch {
         };
         known.ranks.iter().map(status).collect()
     }
+}
+
+/// Without a number, too: only a rank that has declared progress is in one of these states, where nothing else counts;
+/// and where more does, no rank is overdue.
+fn has_declared(rank: &RankProgress) -> bool {
+    rank.step.is_some() || matches!(rank.state, RankState::Advancing | RankState::Stalled)
 }
 
 /// The first rank of each member.

@@ -97,6 +97,24 @@ fn a_job_that_has_declared_before_hangs_before_its_first_step_too() {
     assert_eq!(test.at(2000, "a", [Overdue, Overdue]), stalled(10));
 }
 
+/// As `touch "$DLROVER_PROGRESS_FILE"` declares it.
+#[test]
+fn progress_without_a_number_is_remembered_too() {
+    let without_number = |round, state| {
+        let ranks = vec![RankProgress { step: None, ..rank(0, state, 10, None) }];
+        ProgressReport { round: Round(round), ranks }
+    };
+    for before in [Advancing, Stalled] {
+        let mut test = Test::new(&["a"]);
+        let _found =
+            test.watch.reported(Moment::at_secs(1), &id("a"), without_number(0, before), &test.world);
+        test.world = world(1, &["a"]);
+        let report = without_number(1, Overdue);
+        let found = test.watch.reported(Moment::at_secs(2000), &id("a"), report, &test.world);
+        assert_eq!(found, stalled(10), "{before:?}");
+    }
+}
+
 #[test]
 fn reports_of_other_rounds_and_nodes_are_ignored() {
     let mut test = Test::new(&["a"]);

@@ -49,26 +49,31 @@ pub(super) struct WorkersProgress {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct RankWatch {
     sample: Sample,
+    /// It has declared progress. That it is busy is none.
     has_declared: bool,
+    /// Its predecessor in an earlier round has: it will, too.
+    declared_before: bool,
     advanced: Moment,
-    /// Since when it is busy.
-    busy_since: Option<Moment>,
     has_ended: bool,
     /// Earlier steps, oldest first.
     steps: VecDeque<(Moment, u64)>,
 }
 
 impl RankWatch {
-    fn new(now: Moment, local_rank: LocalRank) -> Self {
+    fn new(now: Moment, local_rank: LocalRank, declared_before: bool) -> Self {
         let sample = Sample { local_rank, step: None, changes: 0, busy: None, written: None, cpu: None };
         Self {
             sample,
             has_declared: false,
+            declared_before,
             advanced: now,
-            busy_since: None,
             has_ended: false,
             steps: VecDeque::new(),
         }
+    }
+
+    fn has_ever_declared(&self) -> bool {
+        self.has_declared || self.declared_before
     }
 
     fn sampled(&mut self, now: Moment, sample: Sample, terms: &HangTerms) {
@@ -76,12 +81,12 @@ impl RankWatch {
         let declares = sample.changes != self.sample.changes;
         let is_active = terms.sources.output && grows(sample.written, self.sample.written)
             || terms.sources.cpu && grows(sample.cpu, self.sample.cpu);
-        self.has_declared |= declares;
-        // What ends with a pause is progress, too.
-        if declares || is_active || (self.sample.busy.is_some() && sample.busy.is_none()) {
+        let was_busy = self.sample.busy.is_some();
+        // The beginning and the end of a pause may come before the first step, which may take its time then, too.
+        self.has_declared |= sample.step.is_some() || (declares && !was_busy && sample.busy.is_none());
+        if declares || is_active || was_busy != sample.busy.is_some() {
             self.advanced = now;
         }
-        self.busy_since = sample.busy.as_ref().map(|_| self.busy_since.unwrap_or(now));
         if let Some(step) = sample.step {
             // A step that goes back is that of a checkpoint, or of another phase.
             if self.steps.back().is_some_and(|(_, last)| step < *last) {
@@ -99,20 +104,19 @@ impl RankWatch {
 
     fn state(&self, now: Moment, started: Moment, terms: &HangTerms) -> RankState {
         let is_late = now >= started + terms.grace;
-        let is_stalled = now >= self.advanced + terms.timeout && (self.has_declared || is_late);
-        match self.busy_since {
-            _ if self.has_ended => RankState::Ended,
-            Some(since) if now < since + terms.grace.max(terms.timeout) => RankState::Busy,
-            Some(_) => RankState::Stalled,
-            None if self.has_declared || (terms.sources.are_wide() && is_late) => {
-                if is_stalled {
-                    RankState::Stalled
-                } else {
-                    RankState::Advancing
-                }
-            }
-            None if is_late => RankState::Overdue,
-            None => RankState::Starting,
+        let is_expected = terms.sources.are_wide() || self.declared_before;
+        let idle = now - self.advanced;
+        if self.has_ended {
+            RankState::Ended
+        } else if self.sample.busy.is_some() {
+            // What advances meanwhile, as an evaluation does that declares its steps, may be busy for any time.
+            if idle < terms.grace.max(terms.timeout) { RankState::Busy } else { RankState::Stalled }
+        } else if self.has_declared || (is_late && is_expected) {
+            if idle < terms.timeout { RankState::Advancing } else { RankState::Stalled }
+        } else if is_late {
+            RankState::Overdue
+        } else {
+            RankState::Starting
         }
     }
 
@@ -128,9 +132,11 @@ impl RankWatch {
 }
 
 impl WorkersProgress {
-    /// A watch over workers that are being started.
-    pub(super) fn new(now: Moment, workers: u32) -> Self {
-        let ranks = (0..workers).map(LocalRank).map(|rank| (rank, RankWatch::new(now, rank))).collect();
+    /// A watch over workers that are being started, after those of this one.
+    pub(super) fn next(&self, now: Moment, workers: u32) -> Self {
+        let declared_before = |rank| self.ranks.get(&rank).is_some_and(RankWatch::has_ever_declared);
+        let watch = |rank| (rank, RankWatch::new(now, rank, declared_before(rank)));
+        let ranks = (0..workers).map(LocalRank).map(watch).collect();
         Self { started: now, ranks, reported: None, is_awaited: false, last_sample: None }
     }
 
@@ -149,7 +155,7 @@ impl WorkersProgress {
     /// Whether no worker has shown progress in the time that it may take to.
     fn is_missing(&self, now: Moment, terms: &HangTerms) -> bool {
         let is_overdue = |rank: &RankWatch| rank.state(now, self.started, terms) == RankState::Overdue;
-        self.ranks.values().any(is_overdue) && !self.ranks.values().any(|rank| rank.has_declared)
+        self.ranks.values().any(is_overdue) && !self.ranks.values().any(RankWatch::has_ever_declared)
     }
 
     /// What was reported may not have been received.
@@ -163,7 +169,6 @@ impl WorkersProgress {
         if gap > terms.standstill() {
             for rank in self.ranks.values_mut() {
                 rank.advanced = rank.advanced + gap;
-                rank.busy_since = rank.busy_since.map(|since| since + gap);
             }
         }
         self.last_sample = Some(now);

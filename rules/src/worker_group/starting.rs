@@ -1,8 +1,6 @@
 //! The start of a round on this node: it joins, is assigned its ranks, and starts its workers.
 
-use super::{
-    Effect, State, WorkerGroup, local_workers::LocalWorkers, master::MasterStream, progress::WorkersProgress,
-};
+use super::{Effect, State, WorkerGroup, local_workers::LocalWorkers, master::MasterStream};
 use crate::{
     ids::{Attempt, LocalRank, Round},
     notice::Notice,
@@ -76,7 +74,7 @@ impl WorkerGroup {
                 workers.oom_kills = oom_kills;
                 let count = workers.assignment.local_world_size;
                 self.start_watch = StartWatch::new(now, count);
-                self.progress = WorkersProgress::new(now, count);
+                self.progress = self.progress.next(now, count);
                 self.state = State::Running(workers);
                 self.warm_spawned(now);
                 vec![Effect::Spawn { round }]

@@ -22,7 +22,7 @@ struct Test {
 
 impl Test {
     fn new(workers: u32) -> Self {
-        Self { progress: WorkersProgress::new(Moment::START, workers), terms: terms() }
+        Self { progress: WorkersProgress::default().next(Moment::START, workers), terms: terms() }
     }
 
     /// The states that are reported, if any are.
@@ -84,6 +84,56 @@ fn a_busy_rank_is_not_stalled_within_the_grace_period() {
     assert_eq!(last(70, 70, &|| sample(0, 2)), Some(vec![Stalled]));
     assert_eq!(last(80, 175, &|| busy(3)), Some(vec![Busy]));
     assert_eq!(last(180, 180, &|| busy(3)), Some(vec![Stalled]), "no checkpoint takes for ever");
+}
+
+/// Such as an evaluation that declares its steps.
+#[test]
+fn a_busy_rank_that_advances_is_not_stalled_after_the_grace_period() {
+    let mut test = Test::new(1);
+    let busy = |changes| Sample { busy: Some("evaluation".into()), ..sample(0, changes) };
+    let states: Vec<_> = (10..=400).step_by(5).filter_map(|secs| test.at(secs, vec![busy(secs)])).collect();
+    assert!(states.iter().all(|states| *states == [Busy]), "{states:?}");
+    let idle: Vec<_> = (405..=500).step_by(5).filter_map(|secs| test.at(secs, vec![busy(400)])).collect();
+    assert_eq!(idle.last(), Some(&vec![Stalled]));
+    // Where output is progress, it is that of a busy rank, too.
+    let mut test = Test::new(1);
+    test.terms.sources = HangSources { output: true, cpu: false };
+    let writing = |secs| Sample { written: Some(secs), ..busy(1) };
+    let states: Vec<_> =
+        (10..=400).step_by(5).filter_map(|secs| test.at(secs, vec![writing(secs)])).collect();
+    assert!(states.iter().all(|states| *states == [Busy]), "{states:?}");
+}
+
+/// It may take the grace period, whatever the rank was busy with before.
+#[test]
+fn a_long_first_step_after_a_pause_is_not_stalled() {
+    let mut test = Test::new(1);
+    let loading = Sample { busy: Some("loading".into()), step: None, ..sample(0, 1) };
+    assert_eq!(test.at(5, vec![loading]), Some(vec![Busy]));
+    let loaded = || Sample { step: None, ..sample(0, 2) };
+    assert_eq!(test.at(8, vec![loaded()]), Some(vec![Starting]));
+    for secs in (10..100).step_by(5) {
+        assert_eq!(test.at(secs, vec![loaded()]), None, "{secs}");
+    }
+    assert_eq!(test.at(100, vec![loaded()]), Some(vec![Overdue]));
+    // A number with the word is that of a step.
+    let mut test = Test::new(1);
+    let _reported = test.at(5, vec![Sample { busy: Some("checkpoint".into()), ..sample(0, 1) }]);
+    let _reported = test.at(8, vec![sample(0, 2)]);
+    assert_eq!(test.at(18, vec![sample(0, 2)]), Some(vec![Stalled]));
+}
+
+/// The master may have been restarted since, and know nothing of it.
+#[test]
+fn a_rank_that_has_declared_in_an_earlier_round_is_stalled_after_the_grace_period() {
+    let mut test = Test::new(2);
+    let without_number = |changes| Sample { step: None, ..sample(0, changes) };
+    assert_eq!(test.at(1, vec![without_number(1), sample(1, 0)]), Some(vec![Advancing, Starting]));
+    for _ in 0..2 {
+        test.progress = test.progress.next(Moment::START, 2);
+        assert_eq!(test.at(99, vec![sample(0, 0), sample(1, 0)]), None);
+        assert_eq!(test.at(100, vec![sample(0, 0), sample(1, 0)]), Some(vec![Stalled, Overdue]));
+    }
 }
 
 #[test]

@@ -71,6 +71,17 @@ fn one_rank_that_declares_progress_is_enough() {
 }
 
 #[test]
+fn progress_of_an_earlier_round_is_enough() {
+    let mut group = watched(0, true, HangSources::default());
+    assert_eq!(notices(&mut group, 50, 0, 1), []);
+    let _stops = group.handle(Moment::at_secs(51), exited(0, 0, SEGV));
+    let _stopped = group.handle(Moment::at_secs(51), exited(0, 1, TERM));
+    let _joins = group.handle(Moment::at_secs(52), gone(0));
+    begin(&mut group, 1, 0);
+    assert_eq!(notices(&mut group, 300, 1, 0), []);
+}
+
+#[test]
 fn nothing_is_said_where_nothing_is_missed() {
     let wide = HangSources { output: true, cpu: false };
     for (node_rank, is_asked_for, sources) in
