@@ -30,7 +30,7 @@ use std::{
 use processes::memory_file::sealed_memory_file;
 use rules::LocalRank;
 
-pub use self::activity::{Activity, activity};
+pub use self::activity::{Activity, activity_below};
 use self::{numbers::Numbers, rank_files::RankFiles};
 pub(crate) use self::{
     numbers::make_room,

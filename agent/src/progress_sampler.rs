@@ -22,7 +22,7 @@ use tracing::warn;
 
 use crate::{
     master_link::ToMaster,
-    progress::{ProgressFiles, activity},
+    progress::{Activity, ProgressFiles, activity_below},
 };
 
 /// How long the stacks of this node may take. Shorter than the master waits for them: `DUMP_TIMEOUT` of `rules::job`.
@@ -122,14 +122,21 @@ impl ProgressSampler {
         }
     }
 
-    /// Takes a sample: a few system calls for each worker, none of which waits.
+    /// What each worker and all that it has started have used.
+    fn activities(&self) -> BTreeMap<LocalRank, Activity> {
+        let pids: Vec<i32> = self.pids.values().copied().collect();
+        self.pids.keys().copied().zip(activity_below(&pids)).collect()
+    }
+
+    /// Takes a sample: a few system calls for each worker, none of which waits. Where output or CPU time count, each
+    /// process of the host takes a few more.
     pub(crate) fn sample(&mut self) -> Option<Event> {
         self.next = None;
         let ((round, begun), sources) = (self.round?, self.terms.as_ref()?.sources);
+        let activities = if sources.are_wide() { self.activities() } else { BTreeMap::new() };
         let mut samples = Vec::new();
         for declared in self.files.as_mut()?.sample() {
-            let pid = self.pids.get(&declared.local_rank).and_then(|pid| u32::try_from(*pid).ok());
-            let activity = pid.filter(|_| sources.are_wide()).and_then(activity);
+            let activity = activities.get(&declared.local_rank).copied().unwrap_or_default();
             if let Some(step) = declared.step {
                 self.steps.insert(declared.local_rank, step);
             }
@@ -138,8 +145,8 @@ impl ProgressSampler {
                 step: declared.step,
                 changes: declared.changes,
                 busy: declared.busy_with,
-                written: activity.map(|activity| activity.written_bytes),
-                cpu: activity.map(|activity| activity.cpu_ticks),
+                written: activity.written_bytes,
+                cpu: activity.cpu_ticks,
             });
         }
         self.schedule(|terms| terms.next_sample(begun.elapsed(), &samples));

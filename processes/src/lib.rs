@@ -3,6 +3,7 @@
 //! | what | where |
 //! |---|---|
 //! | descendants of a process: list, signal, kill until gone | [`tree`] |
+//! | the Python program that a shell or the like has started | [`program`] |
 //! | children that exited, and how | [`reap`] |
 //! | the launcher that a process belongs to | [`launcher_id`] |
 //! | a cgroup for all workers, where the host allows one | [`cgroup`] |
@@ -28,6 +29,7 @@ pub mod launcher_id;
 pub mod memory_cgroup;
 pub mod memory_file;
 mod memory_limit;
+pub mod program;
 pub mod reap;
 mod run_blocking;
 pub mod sweep;

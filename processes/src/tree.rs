@@ -86,21 +86,30 @@ pub fn all_pids() -> impl Iterator<Item = i32> {
 /// Every process below `root`, including zombies.
 #[must_use]
 pub fn below(root: i32) -> Vec<Process> {
+    below_each(&[root]).pop().unwrap_or_default()
+}
+
+/// As [`below`], of several processes with one look at the host.
+#[must_use]
+pub fn below_each(roots: &[i32]) -> Vec<Vec<Process>> {
     let processes: Vec<Process> = all_pids().filter_map(process).collect();
     let mut children: BTreeMap<i32, Vec<usize>> = BTreeMap::new();
     for (index, process) in processes.iter().enumerate() {
         children.entry(process.parent).or_default().push(index);
     }
-    let mut found = BTreeSet::new();
-    let mut parents = vec![root];
-    while let Some(parent) = parents.pop() {
-        for &index in children.get(&parent).into_iter().flatten() {
-            if found.insert(index) {
-                parents.push(processes[index].pid);
+    let below = |root: &i32| -> Vec<Process> {
+        let mut found = BTreeSet::new();
+        let mut parents = vec![*root];
+        while let Some(parent) = parents.pop() {
+            for &index in children.get(&parent).into_iter().flatten() {
+                if found.insert(index) {
+                    parents.push(processes[index].pid);
+                }
             }
         }
-    }
-    found.into_iter().map(|index| processes[index].clone()).collect()
+        found.into_iter().map(|index| processes[index].clone()).collect()
+    };
+    roots.iter().map(below).collect()
 }
 
 /// Sends `signal` to one process. Errors are ignored: it may have ended, or be another user's.
