@@ -77,6 +77,9 @@ const TORCH_WAITS: [&str; 24] = [
     "sync_params_and_buffers",
 ];
 
+/// What a rank waits in that computes gradients, which are reduced meanwhile.
+const BACKWARD: &str = "backward";
+
 /// Parts of the names of native functions that wait for peers or for a device, outside of any Python frame.
 const NATIVE_WAITS: [&str; 12] = [
     "StreamSynchronize",
@@ -100,6 +103,11 @@ impl Place {
         let native = main_thread(&dump.native).map_or(&[][..], |thread| &thread.frames);
         let Some((python, is_main)) = working_thread(&dump.python) else { return Self::of_native(native) };
         let all = &python.frames;
+        if torch_collective(all).as_deref() == Some(BACKWARD)
+            && let Some(device) = backward_thread(&dump.python, python)
+        {
+            return Self::of_backward(&device.frames, all);
+        }
         let of_user = |frames: &[Frame]| -> Vec<Frame> {
             frames.iter().filter(|frame| owner(&frame.file) == Owner::User).cloned().collect()
         };
@@ -135,6 +143,15 @@ impl Place {
         Some(place(native_wait(native).map(str::to_owned)))
     }
 
+    /// A rank whose `backward` runs in a thread of torch's, which waits in a collective or is the place.
+    fn of_backward(of_device: &[Frame], of_caller: &[Frame]) -> Option<Self> {
+        let frame = of_device.iter().find(|frame| owner(&frame.file) == Owner::User)?.clone();
+        let of_user = of_device.iter().chain(of_caller).filter(|frame| owner(&frame.file) == Owner::User);
+        let frames: Vec<Frame> = of_user.cloned().collect();
+        let waits_in = torch_collective(of_device).map(|name| printable(&name));
+        Some(Self { waits_in, frame, path: frames.clone(), frames, reads_socket: false })
+    }
+
     /// A worker that is no Python program, or whose Python stacks could not be read.
     fn of_native(frames: &[Frame]) -> Option<Self> {
         let is_own = |frame: &&Frame| {
@@ -165,6 +182,29 @@ fn working_thread(threads: &[Thread]) -> Option<(&Thread, bool)> {
         (Some(only), None) => Some((only, false)),
         _ => Some((main, true)),
     }
+}
+
+/// The thread of torch's that runs code of the user's for the thread that has called `backward`: on a device it has one of
+/// its own. Python has not started it; torch names it, in newer releases.
+fn backward_thread<'a>(threads: &'a [Thread], caller: &Thread) -> Option<&'a Thread> {
+    let is_native = |thread: &&Thread| {
+        let starts_in_python =
+            |root: &Frame| root.function == "<module>" || root.file.ends_with("threading.py");
+        let runs_user = thread.frames.iter().any(|frame| owner(&frame.file) == Owner::User);
+        runs_user && !std::ptr::eq(*thread, caller) && !thread.frames.last().is_some_and(starts_in_python)
+    };
+    let native: Vec<&Thread> = threads.iter().filter(is_native).collect();
+    let is_named = |thread: &&&Thread| thread.name.starts_with("pt_autograd");
+    let is_of_function = |thread: &&&Thread| {
+        let mut of_torch = thread.frames.iter().filter(|frame| owner(&frame.file) == Owner::Torch);
+        of_torch.any(|frame| in_torch(&frame.file).starts_with("autograd/"))
+    };
+    let known = native.iter().find(is_named).or_else(|| native.iter().find(is_of_function));
+    // A hook is called without a frame of torch's.
+    known.copied().or(match native[..] {
+        [only] => Some(only),
+        _ => None,
+    })
 }
 
 /// Returns whether the user's code waits for a socket, with nothing but Python's module of sockets in between.
@@ -203,7 +243,7 @@ fn torch_collective(frames: &[Frame]) -> Option<String> {
                     || path.starts_with("autograd/") && bare == "run_backward"
                 {
                     // Gradients are reduced inside of it, and what the peers are waited for in is not Python.
-                    found = found.or(Some("backward".to_owned()));
+                    found = found.or(Some(BACKWARD.to_owned()));
                 } else if is_of_peers && is_collective(name)
                     || is_wait && TORCH_WAITS.contains(&bare)
                     || depth == 0 && CALLS_OUT.contains(&path)

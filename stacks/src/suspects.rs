@@ -25,6 +25,8 @@ pub enum Reason {
     Uninterruptible { wchan: Option<String> },
     /// The rank has no process.
     Gone,
+    /// The main thread of the rank has ended, and other threads have not.
+    WithoutMain,
     /// All other ranks wait, and where this one is could not be read.
     Unread { why: String },
 }
@@ -114,6 +116,7 @@ impl fmt::Display for Reason {
             }
             Self::Uninterruptible { wchan: None } => f.write_str("in uninterruptible sleep (D)"),
             Self::Gone => f.write_str("without a process"),
+            Self::WithoutMain => f.write_str("without a main thread, which has ended"),
             Self::Unread { why } => write!(f, "unknown: {why}"),
         }
     }

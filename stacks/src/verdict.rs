@@ -73,6 +73,7 @@ impl Verdict {
 #[derive(Default)]
 struct Sorted {
     gone: Ranks,
+    without_main: Ranks,
     stopped: Ranks,
     traced: Ranks,
     uninterruptible: BTreeMap<Option<String>, Ranks>,
@@ -88,7 +89,8 @@ impl Sorted {
         let state = dump.state.as_deref().unwrap_or_default().chars().next();
         match (state, Place::of(dump)) {
             _ if dump.gone => self.gone.insert(rank),
-            (Some('Z' | 'X'), _) => self.gone.insert(rank),
+            // Its state is that of its first thread.
+            (Some('Z' | 'X'), _) => self.without_main.insert(rank),
             (Some('T'), _) => self.stopped.insert(rank),
             (Some('D'), _) => {
                 let wchan = dump.wchan.as_deref().map(words::printable);
@@ -139,6 +141,11 @@ impl Sorted {
     fn name_processes(&self, suspects: &mut Suspects, clauses: &mut Vec<String>) {
         let plain = [
             (&self.gone, Reason::Gone, ("has no process", "have no process")),
+            (
+                &self.without_main,
+                Reason::WithoutMain,
+                ("has no main thread any more", "have no main thread any more"),
+            ),
             (&self.stopped, Reason::Stopped, ("is stopped (SIGSTOP)", "are stopped (SIGSTOP)")),
             (&self.traced, Reason::Traced, ("is stopped by a debugger", "are stopped by a debugger")),
         ];

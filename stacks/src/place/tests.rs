@@ -158,6 +158,40 @@ fn the_only_other_thread_is_the_place_when_it_is_joined() {
     assert_eq!(of(&[step, trainer]), "step");
 }
 
+/// On a device, torch runs `backward` in a thread of its own, while the main thread waits for it.
+#[test]
+fn a_thread_of_torch_that_runs_a_backward_is_the_place() {
+    let thread = |name: &str, frames: &[&str]| Thread {
+        name: name.to_owned(),
+        frames: frames.iter().map(|text| frame(text)).collect(),
+    };
+    let of = |others: &[Thread]| {
+        let graph = "_engine_run_backward@/x/site-packages/torch/autograd/graph.py:841";
+        let mut python =
+            vec![thread("MainThread", &[graph, "train@/w/train.py:50", "<module>@/w/train.py:90"])];
+        python.extend_from_slice(others);
+        let found = Place::of(&RankDump { python, ..RankDump::new(0, 1) }).expect("a place");
+        (found.waits_in, found.frame.function, found.frames.len())
+    };
+    let function = "BackwardCFunction.apply@/x/site-packages/torch/autograd/function.py:307";
+    let stuck =
+        thread("pt_autograd_0 (thread 71)", &["look_up@/w/ops.py:9", "backward@/w/ops.py:20", function]);
+    assert_eq!(of(std::slice::from_ref(&stuck)), (None, "look_up".to_owned(), 4));
+    let older = Thread { name: "thread 71".to_owned(), ..stuck };
+    let callback = thread("thread 72", &["fetch@/w/dali.py:3"]);
+    assert_eq!(of(&[callback.clone(), older]).1, "look_up");
+    let hook = thread("thread 71", &["hook@/w/hooks.py:7"]);
+    assert_eq!(of(std::slice::from_ref(&hook)).1, "hook");
+    // Which of them it is, is not known.
+    let waits = (Some("backward".to_owned()), "train".to_owned(), 2);
+    assert_eq!(of(&[callback, hook]), waits);
+    // Threads of Python's own have nothing to do with it.
+    let loader = thread("loader", &["load@/w/data.py:9", "_bootstrap@/usr/lib/python3.11/threading.py:973"]);
+    assert_eq!(of(&[loader]), waits);
+    let reduces = thread("thread 71", &[&format!("all_reduce@{C10D}:1"), "hook@/w/hooks.py:7"]);
+    assert_eq!(of(&[reduces]), (Some("all_reduce".to_owned()), "hook".to_owned(), 3));
+}
+
 #[test]
 fn a_builtin_call_is_found_in_the_native_stack() {
     let python = ["train@/work/train.py:71", "<module>@/work/train.py:86"];

@@ -215,9 +215,10 @@ fn states_of_processes() {
         change(&mut dumps[6]);
         dumps
     };
-    let cases: [(Change, &str); 7] = [
+    let cases: [(Change, &str); 8] = [
         (|dump| dump.state = Some("T (stopped)".to_owned()), "rank 6 is stopped (SIGSTOP)"),
-        (|dump| dump.state = Some("Z (zombie)".to_owned()), "rank 6 has no process"),
+        (|dump| dump.state = Some("Z (zombie)".to_owned()), "rank 6 has no main thread any more"),
+        (|dump| (dump.state, dump.gone) = (Some("Z (zombie)".to_owned()), true), "rank 6 has no process"),
         (|dump| *dump = RankDump::gone(6, 8), "rank 6 has no process"),
         (
             |dump| {
