@@ -177,6 +177,7 @@ impl ProgressSampler {
                 started: tree::process(pid).map(|process| process.started),
                 step: self.steps.get(&local_rank).copied(),
                 host: host.to_owned(),
+                may_be_wrapper: true,
             });
         }
         let program = ProbeProgram { launcher_id: Some(launcher_id), ..ProbeProgram::default() };

@@ -23,7 +23,7 @@ pub struct Link {
 /// wait where the memory of the process cannot be looked at.
 #[must_use]
 pub fn is_python(process: &Process) -> bool {
-    is_python_by_name(process) || has_python_mapped(process.pid)
+    is_python_by_name(process) || (process.state != 'D' && has_python_mapped(process.pid))
 }
 
 /// Whether the program of a process is named like a Python interpreter. Does not wait.
@@ -62,6 +62,15 @@ pub fn outermost_python<T>(root: i32, members: &[T], link: impl Fn(&T) -> Link) 
         level = below.iter().map(|member| link(member).pid).filter(|pid| seen.insert(*pid)).collect();
     }
     None
+}
+
+/// Whose stacks are taken, where the worker has only started the program that trains: process id and name of both.
+#[must_use]
+pub fn whose_stacks(worker: (i32, &str), program: (i32, &str)) -> String {
+    format!(
+        "the worker is process {} ({}); the stacks are those of process {} ({}), which it has started",
+        worker.0, worker.1, program.0, program.1
+    )
 }
 
 /// The outermost Python program below a process that is none itself. May wait, as [`is_python`].

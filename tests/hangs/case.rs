@@ -109,6 +109,8 @@ pub(crate) const KINDS: &[Kind] = &[
         all_tell: true,
         ..hang("dead peer", &["dead-peer", "--by=ring"], &["no process", "wait"])
     },
+    // The worker is a shell.
+    Kind { flags: &["--no-python"], ..hang("below a shell", &["loop"], &["search_for_sample"]) },
 ];
 
 const fn torch(name: &'static str, args: &'static [&'static str], says: &'static [&'static str]) -> Kind {
@@ -126,6 +128,7 @@ pub(crate) const TORCH_KINDS: &[Kind] = &[
     },
     torch("torch: stopped", &["stop"], &["stopped (SIGSTOP)"]),
     Kind { named: Named::NoHang, ..torch("torch: healthy", &["healthy"], &[]) },
+    torch("torch: backward in its thread", &["deep-backward"], &["compute_gradient"]),
 ];
 
 /// A job.
@@ -206,8 +209,14 @@ impl Case {
             .env("XPU_TIMER_TIMELINE_PATH", stacks)
             .flags(["--standalone".to_owned(), format!("--nproc-per-node={}", self.ranks)])
             .flags([format!("--hang-timeout={}", self.kind.timeout)])
-            .flags(self.kind.flags)
-            .script(trainer(script))
+            .flags(self.kind.flags);
+        launch = if self.kind.flags.contains(&"--no-python") {
+            let below = ["-c", "python3 \"$@\"; exit $?", "bash"];
+            launch.script("bash").args(below).args([trainer(script)])
+        } else {
+            launch.script(trainer(script))
+        };
+        launch = launch
             .args([format!("--kind={}", self.kind.args[0]), format!("--who={}", self.who)])
             .args(&self.kind.args[1..])
             .args(&self.manner);

@@ -48,6 +48,12 @@ fn an_endless_loop() {
     declared(&Case::of("loop", 3, 1));
 }
 
+/// It is the stack of the shell's child that tells.
+#[test]
+fn an_endless_loop_below_a_shell() {
+    declared(&Case::of("below a shell", 3, 1));
+}
+
 #[test]
 fn a_lock_that_is_never_released() {
     declared(&Case::of("lock", 2, 0));
@@ -123,12 +129,17 @@ fn a_long_first_step_is_no_hang() {
 }
 
 /// Hangs of DDP over gloo, and not a line of ours.
-const TORCH_HANGS: [&str; 4] =
-    ["torch: loader", "torch: skipped backward", "torch: stopped", "torch: skipped collective"];
+const TORCH_HANGS: [&str; 5] = [
+    "torch: loader",
+    "torch: skipped backward",
+    "torch: stopped",
+    "torch: skipped collective",
+    "torch: backward in its thread",
+];
 
 /// Each of them, with the rank at fault.
 #[track_caller]
-fn declared_with_torch(ranks: u32, at_fault: [u32; 4]) {
+fn declared_with_torch(ranks: u32, at_fault: [u32; 5]) {
     let Some(python) = torch_python() else {
         // Past cargo's capture; a closed stderr fails nothing.
         let _written = writeln!(stderr(), "skipped: TORCH_PYTHON is not set");
@@ -142,10 +153,10 @@ fn declared_with_torch(ranks: u32, at_fault: [u32; 4]) {
 
 #[test]
 fn torch_of_two_ranks_without_a_change_of_the_script() {
-    declared_with_torch(2, [1, 0, 1, 0]);
+    declared_with_torch(2, [1, 0, 1, 0, 1]);
 }
 
 #[test]
 fn torch_of_four_ranks_without_a_change_of_the_script() {
-    declared_with_torch(4, [2, 3, 0, 1]);
+    declared_with_torch(4, [2, 3, 0, 1, 2]);
 }

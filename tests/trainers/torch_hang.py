@@ -19,7 +19,8 @@ RANK = int(os.environ["RANK"])
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--kind", default="healthy",
-                    choices=["healthy", "loader", "loader-process", "skip-backward", "skip-collective", "stop"])
+                    choices=["healthy", "loader", "loader-process", "skip-backward", "skip-collective", "stop",
+                             "deep-backward"])
 parser.add_argument("--who", type=int, default=0, metavar="RANK")
 parser.add_argument("--at", type=int, default=10, metavar="STEP", help="a multiple of 5")
 parser.add_argument("--steps", type=int, default=30)
@@ -48,11 +49,35 @@ def next_batch(batches):
     return next(batches)
 
 
+class Nested(torch.autograd.Function):
+    """A backward within a backward. More than 60 of them are run by a thread of torch's own, for which the main thread
+    waits, as it does for that of a device."""
+
+    @staticmethod
+    def forward(ctx, inputs, depth):
+        ctx.depth = depth
+        return inputs.clone()
+
+    @staticmethod
+    def backward(ctx, gradients):
+        if ctx.depth == 0:
+            compute_gradient()
+        with torch.enable_grad():
+            Nested.apply(torch.ones(1, requires_grad=True), ctx.depth - 1).sum().backward()
+        return gradients, None
+
+
+def compute_gradient():
+    threading.Event().wait()
+
+
 def train_step(model, optimizer, inputs, step):
     optimizer.zero_grad()
     loss = model(inputs).square().mean()
     if is_at("stop", step):
         os.kill(os.getpid(), signal.SIGSTOP)
+    if is_at("deep-backward", step):
+        Nested.apply(torch.ones(1, requires_grad=True), 70).sum().backward()
     if not is_at("skip-backward", step):
         loss.backward()
     optimizer.step()

@@ -8,7 +8,11 @@ use std::{
 
 use diagnosis::counted::counted;
 use probes::StackTarget;
-use processes::{host_name, tree};
+use processes::{
+    host_name,
+    program::{Link, is_python_by_name, outermost_python, whose_stacks},
+    tree,
+};
 
 /// An environment is not longer.
 const LONGEST_ENVIRONMENT: u64 = 4 << 20;
@@ -143,20 +147,10 @@ fn worker(members: &[Member]) -> (Option<&Member>, Option<String>) {
     if root.is_python {
         return (Some(root), note);
     }
-    let mut level: Vec<i32> = vec![root.pid];
-    let mut seen: BTreeSet<i32> = level.iter().copied().collect();
-    while !level.is_empty() {
-        let below: Vec<&Member> = members.iter().filter(|member| level.contains(&member.parent)).collect();
-        if let Some(python) = below.iter().filter(|member| member.is_python).min_by_key(|member| member.pid) {
-            let of_child = format!(
-                "the worker is process {} ({}); the stacks are those of process {} ({}), which it has started",
-                root.pid, root.name, python.pid, python.name
-            );
-            return (Some(python), Some(note.map_or(of_child.clone(), |note| format!("{note}; {of_child}"))));
-        }
-        level = below.iter().map(|member| member.pid).filter(|pid| seen.insert(*pid)).collect();
-    }
-    (Some(root), note)
+    let link = |member: &Member| Link { pid: member.pid, parent: member.parent, is_python: member.is_python };
+    let Some(python) = outermost_python(root.pid, members, link) else { return (Some(root), note) };
+    let of_child = whose_stacks((root.pid, &root.name), (python.pid, &python.name));
+    (Some(python), Some(note.map_or(of_child.clone(), |note| format!("{note}; {of_child}"))))
 }
 
 impl Member {
@@ -168,6 +162,7 @@ impl Member {
             started: Some(self.started),
             step: None,
             host: host_name(),
+            may_be_wrapper: false,
         }
     }
 }
@@ -190,7 +185,10 @@ pub(super) fn of_pids(pids: &[u32]) -> Result<Targets, NoTargets> {
         let (rank, world_size) = of_environment.unwrap_or((0, 1));
         let started = Some(process.started);
         let step = None;
-        found.targets.push(StackTarget { rank, world_size, pid: *pid, started, step, host: host_name() });
+        let host = host_name();
+        // The process that was named is taken, whatever it is.
+        let may_be_wrapper = false;
+        found.targets.push(StackTarget { rank, world_size, pid: *pid, started, step, host, may_be_wrapper });
     }
     let ranks: BTreeSet<u32> = found.targets.iter().map(|target| target.rank).collect();
     let sizes: BTreeSet<u32> = found.targets.iter().map(|target| target.world_size).collect();
@@ -232,14 +230,11 @@ fn rank(environment: &[u8]) -> Option<(u32, u32)> {
 fn member(process: &tree::Process, environment: &[u8]) -> Option<Member> {
     let run_id = run_id(environment)?.to_owned();
     let (rank, world_size) = rank(environment)?;
-    let program = std::fs::read_link(format!("/proc/{}/exe", process.pid)).ok();
-    let of_program =
-        program.as_deref().and_then(|path| path.file_name()).map(|name| name.to_string_lossy().into_owned());
     Some(Member {
         pid: process.pid,
         parent: process.parent,
         started: process.started,
-        is_python: of_program.unwrap_or_else(|| process.name.clone()).contains("python"),
+        is_python: is_python_by_name(process),
         name: process.name.clone(),
         run_id,
         rank,

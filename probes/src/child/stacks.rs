@@ -21,10 +21,10 @@ use std::{
 use stacks::Thread;
 
 use self::{
-    flight_recorder::FlightRecorder,
+    flight_recorder::Asking,
     gate::Gate,
     native::library::Libraries,
-    process::{Looked, look},
+    process::{Looked, look, resolve},
 };
 use super::Reporter;
 use crate::wire::{
@@ -75,47 +75,54 @@ struct Rank<'a> {
 
 impl Rank<'_> {
     fn read(self, task: &StacksTask, began: Instant, gate: &Gate, libraries: &Libraries) {
-        let looked = look(self.target);
-        let recorder = match &looked {
-            Looked::Readable { part, notes, .. } => {
-                self.send(StacksPart::Process(part.clone()));
-                notes.iter().for_each(|note| self.note(note.clone()));
-                FlightRecorder::trigger(self.target)
-            }
-            Looked::Unreadable { part, notes } => {
-                self.send(StacksPart::Process(part.clone()));
-                notes.iter().for_each(|note| self.note(note.clone()));
-                None
-            }
-        };
-        let Looked::Readable { pid, .. } = looked else {
+        let (target, whose) = resolve(self.target);
+        let looked = look(&target);
+        let (Looked::Readable { part, notes, .. } | Looked::Unreadable { part, notes }) = &looked;
+        self.send(StacksPart::Process(part.clone()));
+        notes.iter().for_each(|note| self.note(note.clone()));
+        if let Looked::Readable { pid, by, .. } = looked {
+            self.stacks(task, began, (pid, by), &target, gate, libraries);
+        } else {
             gate.pass();
             self.send(StacksPart::PythonDone);
             self.send(StacksPart::NativeDone);
-            return;
-        };
+        }
+        whose.into_iter().for_each(|note| self.note(note));
+    }
+
+    fn stacks(
+        self,
+        task: &StacksTask,
+        began: Instant,
+        (pid, by): (i32, i32),
+        target: &StackTarget,
+        gate: &Gate,
+        libraries: &Libraries,
+    ) {
+        let left = || task.limit.saturating_sub(began.elapsed()).saturating_sub(RESERVE);
         self.guarded("Python stacks", || {
-            let (threads, note) = python::stacks(pid);
+            let (threads, note) = python::stacks(pid, by);
             self.threads(threads, |thread, is_more| StacksPart::Python { thread, is_more });
             note.into_iter().for_each(|note| self.note(note));
         });
         self.send(StacksPart::PythonDone);
         gate.pass();
+        // Its files may be where nothing can be read: they cost nothing that is on this host.
+        let recorder = Asking::start(target, left());
         if task.native {
             gate.wait(task.limit / 2);
             self.guarded("native stacks", || {
-                let (threads, notes) = native::stacks(pid, libraries);
+                let (threads, notes) = native::stacks(by, libraries);
                 self.threads(threads, |thread, is_more| StacksPart::Native { thread, is_more });
                 notes.into_iter().for_each(|note| self.note(note));
             });
         }
         self.send(StacksPart::NativeDone);
-        if let Some(recorder) = recorder {
-            let left = task.limit.saturating_sub(began.elapsed()).saturating_sub(RESERVE);
-            self.note(recorder.outcome(left));
+        if let Some(outcome) = recorder.and_then(|recorder| recorder.outcome(left())) {
+            self.note(outcome);
         }
         // Its process may have been replaced while it was read.
-        if process::is_another(self.target) {
+        if process::is_another(target) {
             self.note(format!("process {pid} ended while its stacks were being read"));
         }
     }

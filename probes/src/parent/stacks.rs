@@ -157,7 +157,7 @@ impl Collected {
         let process = self.process.unwrap_or_default();
         let dump = RankDump {
             host: host.clone(),
-            pid: Some(*pid),
+            pid: process.pid.or(Some(*pid)),
             gone: process.gone,
             state: process.state,
             step: *step,

@@ -18,6 +18,8 @@ pub struct StackTarget {
     pub step: Option<u64>,
     /// The name of the host, for people.
     pub host: String,
+    /// The process may be a shell or the like that has started the Python program whose stacks matter.
+    pub may_be_wrapper: bool,
 }
 
 /// [`crate::take_stacks`].
@@ -58,6 +60,8 @@ pub(crate) enum StacksPart {
 /// The state of a process before any stack is read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessPart {
+    /// Another process than that of the target is read.
+    pub(crate) pid: Option<u32>,
     pub(crate) gone: bool,
     pub(crate) state: Option<String>,
     pub(crate) wchan: Option<String>,

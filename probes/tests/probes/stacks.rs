@@ -76,7 +76,8 @@ impl Drop for Python {
 }
 
 pub fn target(pid: u32) -> StackTarget {
-    StackTarget { rank: 3, world_size: 8, pid, started: None, step: Some(7), host: "node-3".into() }
+    let (started, step, host) = (None, Some(7), "node-3".into());
+    StackTarget { rank: 3, world_size: 8, pid, started, step, host, may_be_wrapper: false }
 }
 
 pub fn plan(targets: Vec<StackTarget>) -> StacksPlan {

@@ -5,6 +5,7 @@ use std::{
     io::{Read as _, Write as _},
     os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
+    sync::mpsc::{self, Receiver, RecvTimeoutError},
     thread,
     time::{Duration, Instant},
 };
@@ -33,8 +34,51 @@ const INTERVAL: Duration = Duration::from_millis(50);
 /// A rank that has not written by then does not.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
+/// How much longer than for the file is waited for the thread that looks at it.
+const MARGIN: Duration = Duration::from_millis(200);
+
+/// A recorder that is asked in a thread of its own: its files may be on a file system that hangs.
+pub(super) struct Asking {
+    began: Instant,
+    answer: Receiver<Option<String>>,
+}
+
+impl Asking {
+    /// Asks the recorder of a process to write, which may take `limit`. `None`: there is no thread for it.
+    pub(super) fn start(target: &StackTarget, limit: Duration) -> Option<Self> {
+        let target = target.clone();
+        let limit = limit.saturating_sub(MARGIN);
+        Self::start_with(move || Some(FlightRecorder::trigger(&target)?.outcome(limit)))
+    }
+
+    fn start_with(work: impl FnOnce() -> Option<String> + Send + 'static) -> Option<Self> {
+        let (send, answer) = mpsc::channel();
+        let work = move || {
+            // The probe may no longer wait for it.
+            let _answered = send.send(work());
+        };
+        let _apart = thread::Builder::new().name("flight-recorder".to_owned()).spawn(work).ok()?;
+        Some(Self { began: Instant::now(), answer })
+    }
+
+    /// What became of it, after `limit` at most. `None`: the process has no recorder.
+    pub(super) fn outcome(self, limit: Duration) -> Option<String> {
+        let patience = (LONGEST_WAIT + MARGIN).saturating_sub(self.began.elapsed());
+        match self.answer.recv_timeout(limit.min(patience)) {
+            Ok(answer) => answer,
+            Err(RecvTimeoutError::Timeout) => {
+                let waited = self.began.elapsed().as_secs_f64();
+                Some(format!(
+                    "NCCL flight recorder: no answer within {waited:.1} s; the file system of its files may hang"
+                ))
+            }
+            Err(RecvTimeoutError::Disconnected) => None,
+        }
+    }
+}
+
 /// A recorder that was asked to write.
-pub(super) struct FlightRecorder {
+struct FlightRecorder {
     /// One of these is written.
     files: Vec<Output>,
     asked: Result<(), String>,
@@ -84,7 +128,7 @@ impl Stamp {
 
 impl FlightRecorder {
     /// Asks the recorder of a process to write. `None`: it has none that listens to a pipe.
-    pub(super) fn trigger(target: &StackTarget) -> Option<Self> {
+    fn trigger(target: &StackTarget) -> Option<Self> {
         let environment = environment(target.pid);
         let pipe = value(&environment, PIPE)?;
         let pipe = format!("{pipe}{}.pipe", target.rank);
@@ -95,7 +139,7 @@ impl FlightRecorder {
     }
 
     /// Waits until the file is written, for `limit` at most, and says what became of it.
-    pub(super) fn outcome(self, limit: Duration) -> String {
+    fn outcome(self, limit: Duration) -> String {
         if let Err(why) = self.asked {
             return format!("NCCL flight recorder: {why}");
         }
@@ -207,6 +251,19 @@ mod tests {
         ] {
             assert_eq!(prefixes(environment.as_bytes()), wanted, "{environment}");
         }
+    }
+
+    #[test]
+    fn a_recorder_that_does_not_answer_is_not_waited_for() {
+        let (release, hang) = mpsc::channel::<()>();
+        let asking = Asking::start_with(move || {
+            let _released = hang.recv();
+            None
+        });
+        let said = asking.unwrap().outcome(Duration::from_millis(10)).unwrap();
+        assert!(said.starts_with("NCCL flight recorder: no answer within 0.0 s; "), "{said}");
+        drop(release);
+        assert_eq!(Asking::start_with(|| None).unwrap().outcome(LONGEST_WAIT), None);
     }
 
     #[test]

@@ -2,7 +2,10 @@
 
 use std::{fs, io::Read as _};
 
-use processes::tree;
+use processes::{
+    program::{below_wrapper, whose_stacks},
+    tree::{self, Process},
+};
 
 use super::{access, syscalls};
 use crate::wire::stacks::{ProcessPart, StackTarget};
@@ -15,10 +18,28 @@ const LONGEST_NAME: usize = 100;
 
 /// What a first look has shown.
 pub(super) enum Looked {
-    /// Its stacks may be read.
-    Readable { pid: i32, part: ProcessPart, notes: Vec<String> },
+    /// Its stacks may be read, by the number of a thread that has not ended.
+    Readable { pid: i32, by: i32, part: ProcessPart, notes: Vec<String> },
     /// There are no stacks to read, and why.
     Unreadable { part: ProcessPart, notes: Vec<String> },
+}
+
+/// The process whose stacks are taken, and which one that is where it is not that of the target: the Python program that
+/// a shell or the like has started.
+pub(super) fn resolve(target: &StackTarget) -> (StackTarget, Option<String>) {
+    let is_meant = |process: &Process| target.started.is_none_or(|started| started == process.started);
+    let worker = i32::try_from(target.pid).ok().and_then(tree::process);
+    let worker = worker.filter(|worker| target.may_be_wrapper && is_meant(worker));
+    // What has ended has started nothing that trains, and what is in uninterruptible sleep cannot be looked at.
+    let worker = worker.filter(|worker| !matches!(worker.state, 'D' | 'Z' | 'X'));
+    match worker.and_then(|worker| Some((below_wrapper(&worker)?, worker))) {
+        Some((program, worker)) => {
+            let note = whose_stacks((worker.pid, &worker.name), (program.pid, &program.name));
+            let (pid, started) = (program.pid.unsigned_abs(), Some(program.started));
+            (StackTarget { pid, started, ..target.clone() }, Some(note))
+        }
+        None => (target.clone(), None),
+    }
 }
 
 /// Reads the state of a process, and whether its stacks can be read.
@@ -42,6 +63,7 @@ pub(super) fn look(target: &StackTarget) -> Looked {
         return unreadable(gone(), format!("process {pid} has ended"));
     };
     let part = ProcessPart {
+        pid: Some(number),
         gone: !process.is_alive(),
         state: line_of(&status, "State:").map(str::to_owned),
         wchan: text(&format!("/proc/{pid}/wchan")).and_then(|text| wchan(&text)),
@@ -55,21 +77,37 @@ pub(super) fn look(target: &StackTarget) -> Looked {
     if process.state == 'D' {
         return unreadable(part, "no stacks: the process is in uninterruptible sleep".to_owned());
     }
-    match access::check(pid) {
-        Ok(()) => {}
-        Err(error) => {
-            let note = format!("stacks: {}", access::refusal(pid, &status, &error));
-            return unreadable(part, note);
-        }
-    }
     let mut notes = Vec::new();
+    let mut by = pid;
+    if process.state == 'Z' {
+        let ended = format!("the main thread of process {pid} has ended");
+        let Some(thread) = running_thread(pid) else {
+            let note =
+                format!("{ended}; no stacks: all other threads are in uninterruptible sleep, or are ending");
+            return unreadable(part, note);
+        };
+        by = thread;
+        notes.push(format!("{ended}; other threads keep running"));
+    }
+    if let Err(error) = access::check(by) {
+        notes.push(format!("stacks: {}", access::refusal(by, &status, &error)));
+        return Looked::Unreadable { part, notes };
+    }
     if let Some(tracer) = tracer(&status) {
         notes.push(format!("process {pid} is traced by process {tracer}"));
     }
-    if process.state == 'Z' {
-        notes.push(format!("the main thread of process {pid} has ended; other threads keep running"));
-    }
-    Looked::Readable { pid, part, notes }
+    Looked::Readable { pid, by, part, notes }
+}
+
+/// A thread by which the memory of a process can be read whose main thread has ended.
+fn running_thread(pid: i32) -> Option<i32> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let mut threads = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    threads.find(|tid| {
+        let thread =
+            text(&format!("/proc/{pid}/task/{tid}/stat")).and_then(|stat| Process::parse(*tid, &stat));
+        thread.is_some_and(|thread| !matches!(thread.state, 'D' | 'Z' | 'X'))
+    })
 }
 
 /// Whether the process of a target is no longer the one that it names.

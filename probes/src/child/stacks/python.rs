@@ -6,7 +6,7 @@ use std::{fs, thread, time::Duration};
 use py_spy::{Config, PythonSpy, StackTrace, config::LockingStrategy};
 use stacks::{Frame, Thread};
 
-use super::native::maps;
+use super::{native::maps, process::text};
 
 /// How often the memory of a process that runs is read before that is given up.
 const TRIES: u32 = 8;
@@ -17,15 +17,16 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(5);
 /// The name by which the main thread is recognised.
 const MAIN: &str = "MainThread";
 
-/// Reads the Python stacks of a process, the main thread first, and says why there are none.
-pub(super) fn stacks(pid: i32) -> (Vec<Thread>, Option<String>) {
-    if !is_python(pid) {
-        let program = fs::read_link(format!("/proc/{pid}/exe"));
+/// Reads the Python stacks of a process, the main thread first, and says why there are none. `by`: a thread of it that has
+/// not ended.
+pub(super) fn stacks(pid: i32, by: i32) -> (Vec<Thread>, Option<String>) {
+    if !is_python(by) {
+        let program = fs::read_link(format!("/proc/{by}/exe"));
         let program =
             program.map_or_else(|_| "an unknown program".to_owned(), |path| path.display().to_string());
         return (Vec::new(), Some(format!("Python stacks: the process is not a Python program ({program})")));
     }
-    match traces(pid) {
+    match traces(by) {
         Ok(traces) => (in_order(pid, traces), None),
         Err(error) => (Vec::new(), Some(format!("Python stacks: {error}"))),
     }
@@ -81,7 +82,7 @@ fn in_order(pid: i32, mut traces: Vec<StackTrace>) -> Vec<Thread> {
         let name = match trace.thread_name {
             _ if Some(index) == main => MAIN.to_owned(),
             Some(name) => name,
-            None => trace.os_thread_id.map_or_else(|| "unknown".to_owned(), |tid| format!("thread {tid}")),
+            None => trace.os_thread_id.map_or_else(|| "unknown".to_owned(), |tid| nameless(pid, tid)),
         };
         let frames = trace.frames.into_iter().map(|frame| Frame {
             function: frame.name,
@@ -96,6 +97,14 @@ fn in_order(pid: i32, mut traces: Vec<StackTrace>) -> Vec<Thread> {
         }
     }
     threads
+}
+
+/// A thread that Python has not started and does not know by name: its name in the kernel, as torch gives one to those that
+/// run `backward` (`pt_autograd_0`), and its number.
+fn nameless(pid: i32, tid: u64) -> String {
+    let name = text(&format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
+    let known = Some(name.trim()).filter(|name| name.starts_with("pt_"));
+    known.map_or_else(|| format!("thread {tid}"), |name| format!("{name} (thread {tid})"))
 }
 
 /// The thread whose number is that of the process; before Python 3.11 its number is not known, and its name is, once

@@ -224,3 +224,90 @@ async fn a_flight_recorder_is_asked_to_write() {
     assert_eq!(dump.notes, [written]);
     assert_eq!(fs::read_to_string(path("trace_3")).unwrap(), "events");
 }
+
+/// A file system whose server never answers, in a mount namespace of the process.
+#[tokio::test]
+async fn files_of_a_flight_recorder_that_hang_cost_no_stacks() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path().join("home");
+    fs::create_dir(&home).unwrap();
+    let pipe = folder.path().join("nccl");
+    mkfifo(&folder.path().join("nccl3.pipe"), Mode::S_IRWXU).unwrap();
+    let text = "import ctypes, os, time\n\
+                libc = ctypes.CDLL(None, use_errno=True)\n\
+                def mount():\n    \
+                    server = os.open('/dev/fuse', os.O_RDWR)\n    \
+                    options = b'fd=%d,rootmode=40000,user_id=0,group_id=0' % server\n    \
+                    private = libc.mount(None, b'/', None, 1 << 18 | 1 << 14, None)\n    \
+                    return private or libc.mount(b'hangs', os.environb[b'HOME'], b'fuse', 0, options)\n\
+                can = os.path.exists('/dev/fuse') and os.geteuid() == 0 and libc.unshare(0x20000) == 0\n\
+                print('ready', flush=True)\n\
+                print('hangs' if can and mount() == 0 else 'skipped', flush=True)\n\
+                def step():\n    time.sleep(1000)\n\
+                step()\n";
+    let environment = [("HOME", home.as_os_str()), ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", pipe.as_os_str())];
+    let mut python = Python::with_environment(text, &environment);
+    if python.line() == "skipped" {
+        println!("skipped: no file system can be mounted here");
+        return;
+    }
+    let mut plan = plan(vec![python.target()]);
+    plan.limit = std::time::Duration::from_secs(4);
+    let dumps = in_time(take_stacks(plan)).await;
+    assert_eq!(own(&dumps[0].python[0]), ["step", "<module>"]);
+    assert!(!dumps[0].native.is_empty());
+    let [note] = &dumps[0].notes[..] else { panic!("{dumps:?}") };
+    assert!(note.starts_with("NCCL flight recorder: no answer within "), "{note}");
+}
+
+#[tokio::test]
+async fn a_process_whose_main_thread_has_ended_is_not_gone() {
+    let python = Python::start(
+        "import ctypes, platform, threading, time\n\
+         def next_batch():\n    time.sleep(1000)\n\
+         threading.Thread(target=next_batch, name='loader').start()\n\
+         print('ready', flush=True)\n\
+         exit_of_a_thread = {'x86_64': 60}.get(platform.machine(), 93)\n\
+         ctypes.CDLL(None).syscall(exit_of_a_thread, 0)\n",
+    );
+    let pid = number(python.pid());
+    until("without a main thread", || process(pid).unwrap().state == 'Z');
+    let dump = dump(&python.target()).await;
+    assert!(!dump.gone);
+    assert_eq!(dump.state.as_deref(), Some("Z (zombie)"));
+    assert_eq!(
+        dump.notes[0],
+        format!("the main thread of process {pid} has ended; other threads keep running")
+    );
+    let loader = dump.python.iter().find(|thread| thread.name == "loader");
+    assert_eq!(loader.map(own), Some(vec!["next_batch"]), "{dump:#?}");
+    assert_eq!(dump.native.len(), 1, "{dump:#?}");
+}
+
+/// As `bash -c "python train.py"` and `uv run train.py` start it.
+#[tokio::test]
+async fn below_a_shell_the_python_program_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("train.py");
+    fs::write(&file, "import time\ndef step():\n    time.sleep(1000)\nprint(flush=True)\nstep()\n").unwrap();
+    let script = format!("python3 {}; true", file.display());
+    let mut command = Command::new("bash");
+    let mut shell = command.args(["-c", &script]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut line = [0];
+    std::io::Read::read_exact(shell.stdout.as_mut().unwrap(), &mut line).unwrap();
+    let [program] = &processes::tree::below(number(shell.id()))[..] else { panic!("one process below it") };
+    let mut target = target(shell.id());
+    assert!(dump(&target).await.python.is_empty(), "the process that was named");
+    target.may_be_wrapper = true;
+    let dumps = in_time(take_stacks(plan(vec![target]))).await;
+    signal_one(program.pid, Signal::SIGKILL);
+    shell.wait().unwrap();
+    assert_eq!(dumps[0].pid, Some(program.pid.unsigned_abs()));
+    assert_eq!(dumps[0].python.first().map(own), Some(vec!["step", "<module>"]), "{dumps:#?}");
+    let whose = format!(
+        "the worker is process {} (bash); the stacks are those of process {}",
+        shell.id(),
+        program.pid
+    );
+    assert!(dumps[0].notes.iter().any(|note| note.starts_with(&whose)), "{:?}", dumps[0].notes);
+}
