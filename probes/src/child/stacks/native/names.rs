@@ -1,9 +1,36 @@
 //! Names of functions as people write them.
 
+use std::fmt;
+
 use cpp_demangle::{DemangleOptions, Symbol};
 
 /// A longer one stays as it is in the file, cut by the bounds of a dump.
 const LONGEST_MANGLED: usize = 4096;
+
+/// Bytes of a readable name. More do not fit into a message; and a mangled name of a few hundred bytes may stand for more
+/// than any memory has.
+const LONGEST_DEMANGLED: usize = 1024;
+
+/// Pieces of which a readable name is made, some of which may be empty.
+const MOST_PIECES: u32 = 8192;
+
+/// The beginning of a text.
+#[derive(Default)]
+struct Beginning {
+    text: String,
+    pieces: u32,
+}
+
+impl fmt::Write for Beginning {
+    fn write_str(&mut self, piece: &str) -> fmt::Result {
+        self.pieces += 1;
+        let room = LONGEST_DEMANGLED - self.text.len();
+        let end = (0..=room.min(piece.len())).rev().find(|end| piece.is_char_boundary(*end)).unwrap_or(0);
+        self.text.push_str(&piece[..end]);
+        // An error ends the work.
+        if end < piece.len() || self.pieces > MOST_PIECES { Err(fmt::Error) } else { Ok(()) }
+    }
+}
 
 /// Of several names for one function the one with the lowest rank is shown: the fewest underscores in front, then the
 /// shortest.
@@ -21,9 +48,12 @@ pub(super) fn demangled(name: &str) -> String {
     let name = name.split('@').next().unwrap_or(name);
     if name.starts_with("_Z") && name.len() <= LONGEST_MANGLED {
         let options = DemangleOptions::new().no_params().no_return_type();
-        let demangled = Symbol::new(name).ok().and_then(|symbol| symbol.demangle_with_options(&options).ok());
-        if let Some(demangled) = demangled.filter(|text| !text.is_empty()) {
-            return demangled;
+        let mut beginning = Beginning::default();
+        let is_whole = Symbol::new(name)
+            .is_ok_and(|symbol| symbol.structured_demangle(&mut beginning, &options).is_ok());
+        let is_cut = beginning.text.len() == LONGEST_DEMANGLED || beginning.pieces > MOST_PIECES;
+        if (is_whole || is_cut) && !beginning.text.is_empty() {
+            return beginning.text;
         }
     }
     name.to_owned()
@@ -43,6 +73,28 @@ mod tests {
         assert_eq!(demangled("memcpy@@GLIBC_2.14"), "memcpy");
         assert_eq!(demangled("_Znonsense"), "_Znonsense");
         assert_eq!(demangled("PyEval_EvalCode"), "PyEval_EvalCode");
+    }
+
+    /// Each type is the pair of the one before with itself.
+    #[test]
+    fn a_name_that_stands_for_a_long_one_is_cut() {
+        let mut name = "_Z1fI1PIiiE".to_owned();
+        // S_ is P, S0_ the first pair, and each further pair has the next number.
+        let number = |at: usize| match at {
+            0 => "S0_".to_owned(),
+            _ => format!(
+                "S{}_",
+                char::from_digit(u32::try_from(at).unwrap(), 36).unwrap().to_ascii_uppercase()
+            ),
+        };
+        for at in 0..30 {
+            name.push_str(&format!("S_I{0}{0}E", number(at)));
+        }
+        name.push_str("Evv");
+        let began = std::time::Instant::now();
+        let found = demangled(&name);
+        assert!(found.len() <= LONGEST_DEMANGLED, "{} bytes in {:?}", found.len(), began.elapsed());
+        assert!(found.starts_with("f<P<int, int>"), "{found}");
     }
 
     #[test]
