@@ -1,19 +1,22 @@
 //! `dlrover-diag stacks`: merges the stacks of ranks that are in a directory, ours and those of xpu_timer.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io::{self, Read as _},
     path::{Path, PathBuf},
     process::ExitCode,
+    time::SystemTime,
 };
 
+use diagnosis::counted::counted;
 use launcher::{
     environment::Environment,
     failure::{FAILED, SUCCEEDED, USAGE},
     resolve::stack_folder,
 };
 use stacks::{
-    Merged, RankDump, StackFolder,
+    RankDump, StackFolder,
     document::{MAX_BYTES, read},
     dump_name::EXTENSION,
 };
@@ -86,12 +89,7 @@ fn answer(arguments: &Arguments, env: Environment<'_>) -> Result<String, MergeEr
         Some(path) => path.clone(),
         None => usual(stack_folder(env))?,
     };
-    let (dumps, mut notes) = dumps(&path)?;
-    let sizes = Merged::of(&dumps).world_sizes;
-    if sizes.len() > 1 {
-        let sizes: Vec<String> = sizes.iter().map(u32::to_string).collect();
-        notes.push(format!("files of several jobs: the world sizes are {}", sizes.join(", ")));
-    }
+    let (dumps, notes) = dumps(&path)?;
     let out = arguments.out.as_deref().unwrap_or(&path);
     stack_folder::prepare(out)?;
     let files = stack_folder::write_merged(out, &dumps)?;
@@ -156,24 +154,51 @@ fn dumps(folder: &Path) -> Result<(Vec<RankDump>, Vec<String>), MergeError> {
     let mut notes = Vec::new();
     for name in names {
         let bytes = bytes(&folder.join(&name)).map_err(|error| error.to_string());
-        let dump = bytes.and_then(|bytes| read(&name, &bytes).map_err(|error| rules::chain(&error)));
+        let dump = bytes.and_then(|(written, bytes)| {
+            Ok((written, read(&name, &bytes).map_err(|error| rules::chain(&error))?))
+        });
         match dump {
             Ok(dump) => dumps.push(dump),
             Err(why) => notes.push(format!("{name} is left out: {why}")),
         }
     }
+    let dumps = of_newest_world(dumps, &mut notes);
     if dumps.is_empty() { Err(MergeError::Unusable(folder.to_owned(), notes)) } else { Ok((dumps, notes)) }
 }
 
-fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+/// Of dumps with the time at which each was written, those of the world of the newest one. A job that goes on with fewer
+/// ranks leaves files of the others behind.
+fn of_newest_world(dumps: Vec<(SystemTime, RankDump)>, notes: &mut Vec<String>) -> Vec<RankDump> {
+    let newest = dumps.iter().map(|(written, dump)| (*written, dump.world_size)).max();
+    let Some((_, world_size)) = newest else { return Vec::new() };
+    let mut left_out: BTreeMap<u32, usize> = BTreeMap::new();
+    let of_world = dumps.into_iter().map(|(_, dump)| dump).filter(|dump| {
+        if dump.world_size != world_size {
+            *left_out.entry(dump.world_size).or_default() += 1;
+        }
+        dump.world_size == world_size
+    });
+    let of_world = of_world.collect();
+    for (other, files) in left_out {
+        let (files, verb) = (counted(files, "file"), if files == 1 { "is" } else { "are" });
+        notes.push(format!(
+            "{files} of world size {other} {verb} left out: the newest file is of world size {world_size}"
+        ));
+    }
+    of_world
+}
+
+/// What is in a file, and when it was written.
+fn bytes(path: &Path) -> io::Result<(SystemTime, Vec<u8>)> {
     // To open a pipe would wait.
-    if !fs::metadata(path)?.is_file() {
+    let found = fs::metadata(path)?;
+    if !found.is_file() {
         return Err(io::Error::other("not a regular file"));
     }
     let mut bytes = Vec::new();
     // One more than is allowed, so that a longer one is noticed.
     File::open(path)?.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    Ok((found.modified().unwrap_or(SystemTime::UNIX_EPOCH), bytes))
 }
 
 #[cfg(test)]
@@ -219,6 +244,30 @@ mod tests {
         assert_eq!(json["suspects"][0]["rank"], 2);
         assert_eq!(json["suspects"][0]["reason"], "elsewhere");
         assert_eq!(json["ranks"].as_array().unwrap().len(), 3);
+    }
+
+    /// A job that lost a node hung again, with fewer ranks.
+    #[test]
+    fn files_of_an_older_larger_world_are_left_out() {
+        let from = tempfile::tempdir().unwrap();
+        write(from.path(), 0, "all_reduce");
+        write(from.path(), 1, "next_batch");
+        write(from.path(), 2, "all_reduce");
+        let older = SystemTime::now() - std::time::Duration::from_secs(3600);
+        for rank in 0..4 {
+            let dump = RankDump::unread(rank, 4, "of an earlier hang");
+            let path = from.path().join(dump.name().to_string());
+            fs::write(&path, dump.to_json()).unwrap();
+            File::options().write(true).open(&path).unwrap().set_modified(older).unwrap();
+        }
+        let out = tempfile::tempdir().unwrap();
+        let line = format!("stacks --path {} --out {}", from.path().display(), out.path().display());
+        let text = answer_of(&line).unwrap();
+        assert!(text.starts_with("rank 1 is in train.py:7 next_batch; 0,2 wait in all_reduce\n"), "{text}");
+        let note = "note: 4 files of world size 4 are left out: the newest file is of world size 3\n";
+        assert!(text.contains(note), "{text}");
+        let python = fs::read_to_string(out.path().join("py_stack")).unwrap();
+        assert!(!python.contains('3'), "rank 3 is of the older world: {python}");
     }
 
     #[test]
