@@ -1,5 +1,6 @@
 //! Jobs by seeds, each with what is to be said of it, and a table of what was said. It fails when a healthy job is
-//! declared, and when fewer than 95 % of the hangs name exactly the right ranks.
+//! declared or does not end, when a job fails by itself, when a hang is declared more than 2 s after its timeout or lacks
+//! a file, and when fewer than 95 % of the hangs name exactly the right ranks.
 //!
 //! ```sh
 //! cargo test -p dlrover-tests --test hangs corpus -- --ignored --nocapture

@@ -50,6 +50,8 @@ pub(crate) struct Score {
     cases: u32,
     /// Jobs that failed by themselves. Those that were to hang count as missed.
     failed: u32,
+    /// Jobs that are healthy, and did not end.
+    open: u32,
     declared: Measure,
     ranks: Measure,
     exact: u32,
@@ -102,9 +104,11 @@ impl Score {
             (true, false) => "FALSE",
             (false, true) => "MISSED",
             (false, false) if matches!(observed, Observed::Failed(_)) => "FAILED",
+            (false, false) if matches!(observed, Observed::Unnoticed) => "OPEN",
             (false, false) => RIGHT,
         };
         self.right += u32::from(outcome == RIGHT);
+        self.open += u32::from(outcome == "OPEN");
         let manner = case.manner.iter().filter(|argument| !argument.starts_with("--seed")).cloned();
         let manner = manner.map(|argument| argument.trim_start_matches("--").to_owned());
         let delay = delay.map_or_else(|| "-".to_owned(), |delay| format!("{delay:+.2} s"));
@@ -125,11 +129,21 @@ impl Score {
 }
 
 impl Score {
-    /// What falls short of the goals: no healthy job is declared, and the right ranks are named.
+    /// What falls short of the goals: no healthy job is declared, all hangs are in time, and the right ranks are named.
     pub(crate) fn shortfalls(&self) -> Vec<String> {
         let mut shortfalls = Vec::new();
-        if self.declared.wrong > 0 {
-            shortfalls.push(format!("{} healthy jobs were declared", self.declared.wrong));
+        let late = self.delays.iter().filter(|delay| **delay > LONGEST_DELAY).count();
+        let late = u32::try_from(late).unwrap_or(u32::MAX);
+        for (count, what) in [
+            (self.declared.wrong, "healthy jobs were declared"),
+            (self.failed, "jobs failed by themselves"),
+            (self.open, "healthy jobs did not end"),
+            (self.declared.right - self.complete, "hangs have not all files"),
+            (late, "hangs were declared more than 2 s after their timeout"),
+        ] {
+            if count > 0 {
+                shortfalls.push(format!("{count} {what}"));
+            }
         }
         if self.exact * 100 < self.hangs * GOAL {
             let (exact, hangs) = (self.exact, self.hangs);
@@ -141,6 +155,9 @@ impl Score {
 
 /// A job of which all is right, in the table.
 const RIGHT: &str = "right";
+
+/// Seconds after its timeout in which a hang is declared.
+const LONGEST_DELAY: f64 = 2.0;
 
 /// Of so many hangs in a hundred, exactly the ranks at fault must be named.
 const GOAL: u32 = 95;
@@ -155,7 +172,7 @@ impl fmt::Display for Score {
         delays.sort_by(f64::total_cmp);
         let at =
             |permille: usize| delays.get((delays.len().max(1) - 1) * permille / 1000).copied().unwrap_or(0.0);
-        let in_time = delays.iter().filter(|delay| **delay <= 2.0).count();
+        let in_time = delays.iter().filter(|delay| **delay <= LONGEST_DELAY).count();
         writeln!(f, "{} cases, {} of which hang; {} failed", self.cases, self.hangs, self.failed)?;
         writeln!(f, "declared           {}", self.declared)?;
         writeln!(f, "right ranks named  {}; exactly those in {} of {}", self.ranks, self.exact, self.hangs)?;
@@ -217,6 +234,30 @@ mod tests {
         }
         assert_eq!(score_of(&case, &Observed::Ended).1, "MISSED");
         assert_eq!(score_of(&Case::of("healthy", 2, 1), &Observed::Ended).0.right, 1);
+    }
+
+    #[test]
+    fn whatever_is_not_right_falls_short() {
+        let (hangs, healthy) = (Case::of("loop", 2, 1), Case::of("healthy", 2, 1));
+        let declared = |hang: Hang| Observed::Declared(Box::new(hang));
+        let mut incomplete = hang(&[1]);
+        assert!(incomplete.files.remove("py_stack.svg"));
+        let failed = || Observed::Failed("code 1".to_owned());
+        for (case, observed, outcome, shortfall) in [
+            (&healthy, failed(), "FAILED", "1 jobs failed by themselves"),
+            (&healthy, Observed::Unnoticed, "OPEN", "1 healthy jobs did not end"),
+            (&hangs, declared(incomplete), "FILES", "1 hangs have not all files"),
+            (
+                &hangs,
+                declared(Hang { after: 4.1, ..hang(&[1]) }),
+                "right",
+                "1 hangs were declared more than 2 s after their timeout",
+            ),
+        ] {
+            let (score, found) = score_of(case, &observed);
+            assert_eq!((found.as_str(), score.shortfalls()), (outcome, vec![shortfall.to_owned()]));
+        }
+        assert_eq!(score_of(&hangs, &failed()).0.shortfalls().len(), 2, "it was not declared either");
     }
 
     #[test]
