@@ -87,6 +87,7 @@ pub fn spawn(program: Program<'_>, ignored: &[Signal], cgroup: Option<&Cgroup>) 
     let passed = passed.map(|fd| fd.as_raw_fd());
     let ignored = ignored.to_vec();
     let guard = getpid();
+    let launcher = getppid();
     // SAFETY: the closure makes only system calls: no allocation, no lock, no log.
     unsafe {
         command.pre_exec(move || {
@@ -96,6 +97,7 @@ pub fn spawn(program: Program<'_>, ignored: &[Signal], cgroup: Option<&Cgroup>) 
             if getppid() != guard {
                 return Err(Errno::ESRCH.into());
             }
+            allow_reading(launcher);
             if let Some(cpus) = &cpus {
                 sched_setaffinity(Pid::from_raw(0), cpus)?;
             }
@@ -124,6 +126,15 @@ pub fn spawn(program: Program<'_>, ignored: &[Signal], cgroup: Option<&Cgroup>) 
         }
         Forked::Parent { child } => Ok(ForkedWorker { pid: child, error_pipe: File::from(error_pipe) }),
     }
+}
+
+/// Lets the launcher, and what it starts, read the stacks of this process and of the program that it executes. Where
+/// `kernel.yama.ptrace_scope` is 1, only an ancestor may, and the probe that takes stacks is no ancestor of a worker. All
+/// else that has to hold for it, such as the same user, holds still. A kernel without Yama refuses the call.
+fn allow_reading(launcher: Pid) {
+    // SAFETY: the call takes numbers only.
+    let _without_yama =
+        unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_long::from(launcher.as_raw()), 0, 0, 0) };
 }
 
 fn cpu_set(cpus: &[usize]) -> io::Result<Option<CpuSet>> {
