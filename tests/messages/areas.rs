@@ -55,7 +55,7 @@ pub(crate) const AREAS: [Area; 12] = [
     },
     Area { title: "The network check", places: &["diagnosis/src/network_check"] },
     Area { title: "The switchbox check", places: &["diagnosis/src/switchbox", "probes/src/child/switchbox"] },
-    Area { title: "Hangs and stacks", places: &["rules/src/hang", "stacks/src/"] },
+    Area { title: "Hangs and stacks", places: &["processes/src/program", "rules/src/hang", "stacks/src/"] },
     Area { title: "Probes", places: &["probes/src/"] },
     Area { title: "dlrover-diag", places: &["dlrover-diag/src/"] },
     Area { title: "Other decisions", places: &["diagnosis/src/", "rules/src/"] },
