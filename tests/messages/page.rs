@@ -12,7 +12,7 @@ const HEAD: &str = "\
 
 Every message of the programs, by area and source file: its text with placeholders in braces, and when it appears (the
 documentation of its place in the source). Fragments of fewer than three words are not here. The messages of the Python
-package `dlrover_run` and of the template of warm workers are in packaging/wheel/python and agent/src/warm/template.py.
+package `dlrover_run` and of the template of warm workers are in packaging/wheel/python and agent/src/warm.
 
 To find a message, search for three or four words of it without values; lines are wrapped here.
 

@@ -1,5 +1,5 @@
 //! The template of Python workers, seen from the guard: an interpreter that has imported what workers import, and forks
-//! one when it is asked. What it does is in `warm/template.py`.
+//! one when it is asked. What it does is in the Python files of `warm/`.
 //!
 //! ```text
 //! guard ---- supervisor ---- template ---- (a process that ends at once) ---- worker
@@ -45,7 +45,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// How long each worker may take to be forked. It is forked twice, with the page tables of all that is imported.
 const FOR_EACH: Duration = Duration::from_millis(200);
 
-/// The exit code of an interpreter that has found the prelude: `PROBED` of template.py.
+/// The exit code of an interpreter that has found the prelude: `PROBED` of held.py.
 const PROBED: i32 = 86;
 
 /// The longest line of the template that is kept.

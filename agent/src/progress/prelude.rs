@@ -8,8 +8,16 @@ const START: &str = include_str!("start.py");
 /// What runs when torch's optimizers are imported.
 const COUNTING: &str = include_str!("counting.py");
 
-/// What the template of warm workers does.
-const TEMPLATE: &str = include_str!("../warm/template.py");
+/// What the template of warm workers does, one text after the other.
+const TEMPLATE: [&str; 7] = [
+    include_str!("../warm/held.py"),
+    include_str!("../warm/environment.py"),
+    include_str!("../warm/process.py"),
+    include_str!("../warm/modules.py"),
+    include_str!("../warm/script.py"),
+    include_str!("../warm/worker.py"),
+    include_str!("../warm/template.py"),
+];
 
 /// The module by which Python finds it.
 const NAME: &[u8] = b"sitecustomize.py";
@@ -25,7 +33,7 @@ fn source() -> String {
 
 /// The same for the template of warm workers, which runs the text of a worker's start itself.
 fn template_source() -> String {
-    let [start, counting, template] = [START, COUNTING, TEMPLATE].map(without_comments);
+    let [start, counting, template] = [START, COUNTING, &TEMPLATE.concat()].map(without_comments);
     let strings = [("COUNTING", counting), ("START", start)]
         .map(|(name, text)| [name, " = r'''", &text, "'''\n"].concat());
     [&strings.concat(), "exec(compile(r'''", &template, "''', '<dlrover-run>', 'exec'))\n"].concat()
@@ -80,7 +88,7 @@ mod tests {
 
     #[test]
     fn the_texts_fit_into_strings_of_python() {
-        for text in [START, COUNTING, TEMPLATE] {
+        for text in [START, COUNTING].into_iter().chain(TEMPLATE) {
             assert!(text.is_ascii() && !text.contains("'''") && !text.contains('\\') && text.ends_with('\n'));
         }
     }

@@ -1,0 +1,108 @@
+# What must be true of the process of the template.
+
+
+# By torch's name of the kind: what is there where such a device is. MetaX and ROCm are "cuda" for torch.
+DEVICES = {
+    "cuda": ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "/dev/mxcd"),
+    "xpu": ("/dev/dri",),
+    "mtia": ("/dev",),
+    "maca": ("/dev",),
+}
+
+
+# Descriptors that forked processes may share.
+HARMLESS = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/tty")
+
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+
+def has_children():
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def descriptors():
+    found = {}
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            found[fd] = os.readlink("/proc/self/fd/" + fd)
+        except OSError:
+            # That of the listing.
+            pass
+    return found
+
+
+def check_descriptors(before):
+    for fd, target in descriptors().items():
+        if before.get(fd) == target or target in HARMLESS:
+            continue
+        if target.startswith("/dev/") and not target.startswith("/dev/shm/"):
+            raise Unfit("an import opened the device " + target)
+        if not target.startswith("/"):
+            raise Unfit("an import opened " + target + ", which workers would share")
+
+
+def fork_on_trial(check):
+    # Runs `check` in a child, which answers whether it is true there.
+    with warnings.catch_warnings():
+        # Threads of which the child is about to find out whether they matter.
+        warnings.simplefilter("ignore")
+        child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = 0 if check() else 2
+        finally:
+            leave(code)
+    _pid, status = os.waitpid(child, 0)
+    return status == 0
+
+
+def become_normal():
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+def become_idle():
+    # Only where it can be undone, which needs RLIMIT_NICE or CAP_SYS_NICE: a worker must not stay idle. A thread that
+    # is idle by itself is no way to import without them: `signal.signal` fails there, and what libraries keep by
+    # thread is lost with it. The result is whether it is idle.
+    def can_return():
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        become_normal()
+        return os.sched_getscheduler(0) == os.SCHED_OTHER
+
+    try:
+        if os.sched_getscheduler(0) == os.SCHED_OTHER and fork_on_trial(can_return):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+            return True
+    except OSError:
+        pass
+    return False
+
+
+def forked_well():
+    # torch lets no child of a process use devices that has as much as counted them. Without a device that is the same.
+    torch = sys.modules.get("torch._C")
+    for kind, devices in DEVICES.items():
+        is_bad = getattr(torch, "_%s_isInBadFork" % kind, None)
+        if is_bad is not None and is_bad() and any(os.path.exists(device) for device in devices):
+            return False
+    return True
+
+
+def memory():
+    # Its share of memory, in KiB.
+    try:
+        with open("/proc/self/smaps_rollup") as rollup:
+            for line in rollup:
+                if line.startswith("Pss:"):
+                    return int(line.split()[1])
+    except OSError:
+        pass
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * (os.sysconf("SC_PAGE_SIZE") // 1024)
