@@ -47,7 +47,7 @@ pub(crate) struct WarmSource {
 struct Files {
     /// What Python finds as its `sitecustomize`.
     prelude: File,
-    /// Where local rank 0 leaves the names of its modules.
+    /// Where local rank 0 leaves its modules, and what its script has changed in the environment.
     list: File,
 }
 
@@ -92,6 +92,7 @@ impl WarmSource {
                 prelude.as_deref().map(str::as_bytes),
             ),
             modules,
+            cpus: worker.cpus.clone(),
             is_learned: config.modules.is_none(),
             limit_kib: config.limit_kib,
             is_idle,
@@ -107,13 +108,14 @@ impl Files {
         Ok(Self { prelude, list: memory_file(c"dlrover-warm-list")? })
     }
 
-    /// The modules of the last worker that has made a step.
+    /// What the last worker that has made a step has left: entries that the template understands.
     fn modules(&self) -> Vec<Vec<u8>> {
         let length = self.list.metadata().map_or(0, |file| file.len()).min(MAX_LIST as u64);
         let mut text = vec![0; usize::try_from(length).unwrap_or_default()];
         let read = self.list.read_at(&mut text, 0).unwrap_or(0);
-        let names = text[..read].split(|byte| *byte == b'\n');
-        names.filter(|name| !name.is_empty() && !name.contains(&0)).map(<[u8]>::to_vec).collect()
+        // A list that is cut off is none.
+        let whole = text[..read].split(|byte| *byte == 0).filter(|_| read < MAX_LIST);
+        whole.filter(|entry| !entry.is_empty()).map(<[u8]>::to_vec).collect()
     }
 }
 
@@ -178,10 +180,10 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_read_name_by_name() {
+    fn a_list_is_read_entry_by_entry() {
         let files = Files::new().unwrap();
         assert!(files.modules().is_empty());
-        files.list.write_all_at(b"sys\ntorch.nn\n\n", 0).unwrap();
-        assert_eq!(files.modules(), [b"sys".to_vec(), b"torch.nn".to_vec()]);
+        files.list.write_all_at(b"module\nsys\n\0late\nHOME\n/\n\0\0", 0).unwrap();
+        assert_eq!(files.modules(), [b"module\nsys\n".to_vec(), b"late\nHOME\n/\n".to_vec()]);
     }
 }

@@ -87,6 +87,7 @@ def facts():
     libc.getenv.restype = ctypes.c_char_p
     status = open("/proc/self/status").read()
     mask = lambda name: next(line.split()[1] for line in status.splitlines() if line.startswith(name + ":"))
+    initial = open("/proc/self/environ", "rb").read().split(b"\0")
     environ = {name: value for name, value in os.environ.items()}
     return {
         "pid": os.getpid(),
@@ -99,6 +100,8 @@ def facts():
         "path0": sys.path[0],
         "flags": list(sys.flags),
         "environ": environ,
+        "initial": dict(entry.decode().split("=", 1) for entry in initial if entry),
+        "command": open("/proc/self/cmdline").read().split("\0"),
         "getenv": (libc.getenv(b"RANK") or b"").decode(),
         "umask": os.umask(0o22),
         "cpus": sorted(os.sched_getaffinity(0)),

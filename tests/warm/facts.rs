@@ -24,9 +24,10 @@ fn comparable(facts: &Value) -> BTreeMap<String, Value> {
     ] {
         facts.remove(name);
     }
-    let environ = facts.get_mut("environ").and_then(Value::as_object_mut).expect("an object");
     // Of each run its own.
     for name in [
+        "PYTHONPATH",
+        "DLROVER_PROGRESS_COUNTER",
         "TORCHELASTIC_RUN_ID",
         "TORCHELASTIC_ERROR_FILE",
         "MASTER_PORT",
@@ -40,7 +41,11 @@ fn comparable(facts: &Value) -> BTreeMap<String, Value> {
         "OLDPWD",
         "_",
     ] {
-        environ.remove(name);
+        for environ in ["environ", "initial"] {
+            if environ != "environ" || name != "PYTHONPATH" {
+                facts.get_mut(environ).and_then(Value::as_object_mut).expect("an object").remove(name);
+            }
+        }
     }
     facts
 }

@@ -2,11 +2,13 @@
 //!
 //! The suites `torchrun`, `orphans`, `kill`, `torch` and `flash` run with forked workers by `TEST_WARM=start`.
 
+mod differs;
 mod facts;
 mod growth;
 mod learned;
 mod programs;
 mod refused;
+mod shared;
 
 use std::{fs, path::Path};
 

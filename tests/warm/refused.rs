@@ -18,7 +18,7 @@ fn real_python() -> PathBuf {
 }
 
 /// Runs one worker whose template imports the module `odd`, and returns the line about it.
-fn reason(text: &str, change: impl Fn(Launch) -> Launch) -> Option<String> {
+pub(crate) fn reason(text: &str, change: impl Fn(Launch) -> Launch) -> Option<String> {
     let launch = launch(ours()?, "start").flags(["--warm-modules=decimal,odd"]);
     module(launch.dir(), "odd", text);
     let lib = launch.dir().join("lib");
@@ -104,11 +104,11 @@ fn a_wrapper_that_changes_the_environment() {
         launch.env("PYTHON_EXEC", python)
     };
     let Some(reason) = reason("", run) else { return };
-    assert_eq!(reason, "a wrapper of the interpreter changes BOUND_TO");
+    assert_eq!(reason, "a wrapper of the interpreter, a .pth file or sitecustomize changes BOUND_TO");
 }
 
 /// Two ranks, a restart, and what `odd` says; returns the line of the refusal.
-fn refusal(text: &str, change: impl Fn(Launch) -> Launch) -> Option<String> {
+pub(crate) fn refusal(text: &str, change: impl Fn(Launch) -> Launch) -> Option<String> {
     let launch = launch(ours()?, "start").flags(["--warm-modules=decimal,odd", "--nproc-per-node=2"]);
     module(launch.dir(), "odd", text);
     let lib = launch.dir().join("lib");
@@ -166,12 +166,58 @@ fn a_package_that_reads_such_a_variable_and_changes_the_process() {
 fn an_import_that_reads_the_whole_environment_is_no_reason() {
     let Some(launcher) = ours() else { return };
     let launch = launch(launcher, "start").flags(["--warm-modules=decimal,odd", "--nproc-per-node=2"]);
-    let text = "import os\nall = [dict(os.environ), os.environ.copy(), {**os.environ}]\n\
+    let text = "import os\nall = [len(dict(os.environ)), os.environ.copy().get('HOME'), len({**os.environ})]\n\
                 mine = {name: value for name, value in os.environ.items() if name.startswith('ODD_')}";
     module(launch.dir(), "odd", text);
     let lib = launch.dir().join("lib");
     let run = launch.env("PYTHONPATH", lib).finish().expect_code(0);
     assert!((0..2).all(|rank| is_forked(&facts(&run, rank, 0))), "{run:#?}");
+}
+
+/// Where the template reads RANK, workers of two ranks are not forked with what it has read.
+#[test]
+fn an_import_that_keeps_the_environment_or_reads_a_copy_of_it() {
+    for text in [
+        "import os\nkept = dict(os.environ)",
+        "import os\nkept = os.environ.copy()",
+        "import os\nkept = os.environ.copy()['LOCAL_RANK']",
+        "import os\nkept = os.environb[b'LOCAL_RANK']",
+        "import os\nclass Settings:\n    env = {**os.environ}",
+    ] {
+        let Some(launcher) = ours() else { return };
+        let launch = launch(launcher, "start").flags(["--warm-modules=decimal,odd", "--nproc-per-node=2"]);
+        module(launch.dir(), "odd", text);
+        let lib = launch.dir().join("lib");
+        let run = launch.env("PYTHONPATH", lib).finish().expect_code(0);
+        for rank in 0..2 {
+            let facts = facts(&run, rank, 0);
+            let names = facts["has_modules"].as_array().expect("a list");
+            let has_odd = names.iter().any(|name| name == "odd");
+            assert!(is_forked(&facts) && !has_odd, "{text}: {facts:#}\n{run:#?}");
+        }
+        assert!(run.stderr.contains("does not import `odd`, which reads "), "{run:#?}");
+    }
+}
+
+#[test]
+fn a_sitecustomize_that_reads_a_variable_that_differs_between_ranks() {
+    let run = |launch: Launch| {
+        module(launch.dir(), "sitecustomize", "import os\nkept = os.environ.get('LOCAL_RANK')");
+        launch.flags(["--nproc-per-node=2"])
+    };
+    let Some(reason) = reason("", run) else { return };
+    assert_eq!(reason, "sitecustomize reads LOCAL_RANK, whose value differs between workers");
+}
+
+/// As in many containers: Python then sets LC_CTYPE by itself.
+#[test]
+fn a_locale_that_is_not_set_is_no_reason() {
+    let Some(launcher) = ours() else { return };
+    let run = launch(launcher, "start").env("LANG", "C").env("LC_ALL", "").env("LC_CTYPE", "C").finish();
+    let run = run.expect_code(0);
+    let facts = facts(&run, 0, 0);
+    assert!(is_forked(&facts), "{run:#?}");
+    assert_eq!(facts["environ"]["LC_CTYPE"], "C.UTF-8", "{facts:#}");
 }
 
 #[test]
@@ -231,9 +277,13 @@ fn a_file_beside_the_script_that_hides_a_module() {
 #[test]
 fn a_template_that_is_killed() {
     let Some(launcher) = ours() else { return };
-    let launch =
-        launch(launcher, "start").script(trainer("probe.py")).steps(&["dump", "touch ready", "await go"]);
-    let run = launch.start();
+    let launch = launch(launcher, "start");
+    let text = "import sys\nassert 'decimal' in sys.modules, 'it was not forked'\nimport os, time\n\
+                out = os.environ['PROBE_OUT']\nopen(out + '/ready', 'w').close()\n\
+                while not os.path.exists(out + '/go'): time.sleep(0.005)";
+    let script = launch.dir().join("train.py");
+    fs::write(&script, text).expect("our own directory");
+    let run = launch.script(script).start();
     run.await_file("ready");
     template(&run).signal(Signal::SIGKILL);
     wait_for("the launcher says so", || run.stderr().contains("the template has exited").then_some(()));

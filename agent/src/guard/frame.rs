@@ -62,7 +62,9 @@ pub struct WorkerSpec {
 pub struct TemplateSpec {
     pub argv: Vec<Vec<u8>>,
     pub env: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The modules that it imports, in this order.
+    /// CPUs on which it imports: as many as a worker has, because libraries count them.
+    pub cpus: Vec<usize>,
+    /// The modules that it imports, in this order, or what a worker has left of its own.
     pub modules: Vec<Vec<u8>>,
     /// Those are the ones that a worker had, so that one that cannot be found is passed over.
     pub is_learned: bool,

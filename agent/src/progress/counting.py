@@ -3,6 +3,7 @@
 # Another list, because this one is being iterated, by the import that led here and maybe by other threads.
 sys.meta_path = [one for one in sys.meta_path if one is not finder]
 count = None
+early = listing and os.environ._data.copy()
 
 
 def on_optimizer_step(optimizer, args, kwargs):
@@ -32,15 +33,9 @@ def open_counter():
         finally:
             os.close(file)
         if listing and count[0] == 1:
-            leave_list()
+            exec(compile(LISTING, "<dlrover-run>", "exec"), globals())
     except Exception:
         pass
-
-
-def leave_list():
-    # Once, for the template of the workers that come after this one.
-    with open(listing, "w") as file:
-        file.write(chr(10).join(list(sys.modules)))
 
 
 def stop_counting():

@@ -8,13 +8,18 @@ const START: &str = include_str!("start.py");
 /// What runs when torch's optimizers are imported.
 const COUNTING: &str = include_str!("counting.py");
 
+/// What leaves the list for the template of warm workers, compiled where there is to be one.
+const LISTING: &str = include_str!("listing.py");
+
 /// What the template of warm workers does, one text after the other.
-const TEMPLATE: [&str; 7] = [
+const TEMPLATE: [&str; 9] = [
     include_str!("../warm/held.py"),
     include_str!("../warm/environment.py"),
+    include_str!("../warm/customize.py"),
     include_str!("../warm/process.py"),
     include_str!("../warm/modules.py"),
     include_str!("../warm/script.py"),
+    include_str!("../warm/randomness.py"),
     include_str!("../warm/worker.py"),
     include_str!("../warm/template.py"),
 ];
@@ -25,18 +30,21 @@ const NAME: &[u8] = b"sitecustomize.py";
 /// The first of January 1980, the beginning of time in a zip.
 const DATE: u16 = 1 << 5 | 1;
 
-/// The source of the module. Python compiles a module of a zip twice, so that it has two strings and one line.
+/// The source of the module. Python compiles a module of a zip twice, so that it has strings and one line.
 fn source() -> String {
-    let (start, counting) = (without_comments(START), without_comments(COUNTING));
-    format!("COUNTING = r'''{counting}'''\nexec(compile(r'''{start}''', '<dlrover-run>', 'exec'))\n")
+    source_of(&[("LISTING", LISTING), ("COUNTING", COUNTING)], START)
 }
 
 /// The same for the template of warm workers, which runs the text of a worker's start itself.
 fn template_source() -> String {
-    let [start, counting, template] = [START, COUNTING, &TEMPLATE.concat()].map(without_comments);
-    let strings = [("COUNTING", counting), ("START", start)]
-        .map(|(name, text)| [name, " = r'''", &text, "'''\n"].concat());
-    [&strings.concat(), "exec(compile(r'''", &template, "''', '<dlrover-run>', 'exec'))\n"].concat()
+    source_of(&[("LISTING", LISTING), ("COUNTING", COUNTING), ("START", START)], &TEMPLATE.concat())
+}
+
+/// Strings by their names, and the text that is run.
+fn source_of(strings: &[(&str, &str)], text: &str) -> String {
+    let named = |(name, text): &(&str, &str)| [name, " = r'''", &without_comments(text), "'''\n"].concat();
+    let strings: String = strings.iter().map(named).collect();
+    [&strings, "exec(compile(r'''", &without_comments(text), "''', '<dlrover-run>', 'exec'))\n"].concat()
 }
 
 /// The file of workers.
@@ -88,7 +96,7 @@ mod tests {
 
     #[test]
     fn the_texts_fit_into_strings_of_python() {
-        for text in [START, COUNTING].into_iter().chain(TEMPLATE) {
+        for text in [START, COUNTING, LISTING].into_iter().chain(TEMPLATE) {
             assert!(text.is_ascii() && !text.contains("'''") && !text.contains('\\') && text.ends_with('\n'));
         }
     }

@@ -43,6 +43,7 @@ try:
     identity = os.stat(counter)
     process = os.getpid()
     if sys.version_info >= (3, 8):
+        initial = listing and os.environ._data.copy()
         finder = DlroverRunProgress()
 except Exception:
     pass

@@ -3,7 +3,7 @@
 # It was started with the command of a worker, and is held here, before the script, while Python imports
 # `sitecustomize`. In a forked worker this text ends, and the interpreter itself goes on to the script: what the script
 # sees of `__main__`, sys.argv, sys.path, its frames and its end is made by Python, as in any other start. A template
-# itself never goes on. START is progress/start.py, which took away what brought this here.
+# itself never goes on. The files of this folder are one text, in the order of progress/prelude.rs.
 import sys
 
 
@@ -19,14 +19,12 @@ if sys.modules["posix"].environ.get(b"DLROVER_WARM_TEMPLATE") == b"probe":
     # The guard asks whether Python comes here: if it did not, the template would run the script.
     leave(PROBED)
 
-problem = None
 known_before = set(sys.modules)
 try:
-    import os, _socket, gc, importlib, importlib.util, signal, time, warnings
-
-    exec(compile(START, "<dlrover-run>", "exec"))
-except BaseException as error:
-    problem = error
+    import os, _socket, atexit, gc, importlib, importlib.util, signal, time, warnings
+except BaseException:
+    leave(1)
+began = time.time_ns()
 
 
 def text_of(error):

@@ -43,36 +43,103 @@ def file_of(module):
     return spec.origin if getattr(spec, "has_location", False) else None
 
 
+def places_of(name):
+    # Where the module is; none where it is not found. For a submodule this imports the packages that it is in.
+    spec = importlib.util.find_spec(name)
+    if spec is None:
+        return []
+    return [spec.origin or ""] if spec.has_location else list(spec.submodule_search_locations or ("",))
+
+
+def is_in_package_of_user(name):
+    # Of the package, because looking for a module in it would run it.
+    head = name.partition(".")[0]
+    if head not in packages_of_user:
+        try:
+            places = [] if head in sys.modules else places_of(head)
+        except Exception:
+            places = []
+        packages_of_user[head] = any(is_of_user(place) for place in places)
+    return packages_of_user[head]
+
+
+packages_of_user = {}
+
+
 def import_one(name, is_learned):
-    if name in sys.modules or name in ("__main__", "__mp_main__"):
+    if name in sys.modules or name in OF_PROGRAM or (is_learned and is_in_package_of_user(name)):
         return
+    # Those it is in, in the same manner.
+    if "." in name:
+        import_one(name.rpartition(".")[0], is_learned)
     try:
-        spec = importlib.util.find_spec(name)
+        places = places_of(name)
     except Exception as error:
         if not is_learned and not isinstance(error, ModuleNotFoundError):
             raise Unfit("importing `%s` failed: %s" % (name, text_of(error)))
-        spec = None
-    if spec is None:
+        places = []
+    if not places:
         # Of the script's directory, or made while a module of another name was imported.
         if not is_learned:
             raise Unfit("there is no module `%s` outside of the directory of the script; check --warm-modules" % name)
         return
-    places = [spec.origin] if spec.has_location else list(spec.submodule_search_locations or ())
-    if is_learned and any(is_of_user(place) for place in places if place):
+    if is_learned and any(is_of_user(place) for place in places):
         return
+    sys.meta_path.append(not_found)
     try:
         importlib.import_module(name)
     except BaseException as error:
         raise Unfit("importing `%s` failed: %s" % (name, text_of(error)))
+    finally:
+        sys.meta_path.remove(not_found)
+
+
+# Of each program its own.
+OF_PROGRAM = ("__main__", "__mp_main__", "sitecustomize", "usercustomize")
+
+
+class NotFound:
+    # The last finder: remembers what imports have looked for, and would find where the path is another one.
+    names = set()
+
+    def find_spec(self, name, path=None, target=None):
+        self.names.add(name)
+
+
+not_found = NotFound()
 
 
 def import_all(names, is_learned):
-    os.environ.__class__ = Recording
+    watch_seeds(True)
+    record(True)
     try:
         for name in names:
             import_one(name, is_learned)
     finally:
-        os.environ.__class__ = Recording.__mro__[1]
+        record(False)
+        watch_seeds(False)
+
+
+def check_origins(learned):
+    # That what was imported here is what workers import. `learned` has the file of each of their modules: nothing for one
+    # that is not of a file, and "None" for a name that is hidden from imports.
+    for name, theirs in learned.items():
+        module = sys.modules.get(name)
+        if name in OF_PROGRAM or name in known_before:
+            continue
+        if module is None:
+            if name in not_found.names and theirs not in ("", "None"):
+                what = (name, theirs)
+                raise Unfit("workers import `%s` from %s, and an import in the template does not find it; add its directory to PYTHONPATH" % what)
+            continue
+        own = file_of(module) or ""
+        if own == theirs:
+            continue
+        if theirs == "None":
+            raise Unfit("an import in the template imports `%s`, which workers do not import" % name)
+        if not theirs or not own or os.path.realpath(own) != os.path.realpath(theirs):
+            what = (name, theirs or "no file", own or "no file")
+            raise Unfit("workers import `%s` from %s, and the template from %s, because the script changes sys.path; add that directory to PYTHONPATH" % what)
 
 
 def stamps_of_modules():
@@ -81,10 +148,17 @@ def stamps_of_modules():
         path = file_of(module)
         if path and path not in stamps:
             try:
-                stamps[path] = stamp_of(path)
+                # One that has changed since the imports began may have been read before.
+                found = os.stat(path)
+                is_older = max(found.st_mtime_ns, found.st_ctime_ns) < began - TICK
+                stamps[path] = stamp_of(path) if is_older else None
             except OSError:
                 pass
     return stamps
+
+
+# The clock of files is behind that of processes by as much.
+TICK = 10 ** 7
 
 
 checked = None
@@ -101,14 +175,20 @@ def check_files(generation):
     for path, stamp in files.items():
         if not is_same(path, stamp):
             raise Unfit("%s has changed" % path)
+    check_folder_of_script()
+    checked = generation
+
+
+def check_folder_of_script():
+    # A module there comes before one that is installed.
+    missing = {name for name in not_found.names if "." not in name and name not in sys.modules}
     try:
         beside = os.listdir(script_folder) if script_folder else []
     except OSError:
         beside = []
     for entry in beside:
         head = entry.partition(".")[0]
-        # A module beside the script comes before one that is installed.
-        if head in heads and (entry.endswith((".py", ".so", ".pyc")) or "." not in entry):
+        if (head in heads or head in missing) and (entry.endswith((".py", ".so", ".pyc")) or "." not in entry):
             if "." in entry or os.path.exists(os.path.join(script_folder, entry, "__init__.py")):
-                raise Unfit("%s is beside the script and shadows an imported module" % entry)
-    checked = generation
+                what = " and shadows an imported module" if head in heads else ", and an import in the template does not find it"
+                raise Unfit("%s is beside the script%s" % (entry, what))

@@ -47,6 +47,45 @@ def check_descriptors(before):
             raise Unfit("an import opened " + target + ", which workers would share")
 
 
+def shared_memory():
+    # What is written there by one process, those that are forked later read: shared memory and semaphores.
+    with open("/proc/self/maps") as maps:
+        fields = [line.split(None, 5) for line in maps]
+    return {(one[4], one[5].strip()) for one in fields if len(one) == 6 and one[1][1] == "w" and one[1][3] == "s"}
+
+
+def check_shared_memory(before):
+    for _inode, path in sorted(shared_memory() - before):
+        raise Unfit("an import made shared memory (%s), which workers would share" % path.replace(" (deleted)", ""))
+
+
+class Watched:
+    # The module `os` as `tempfile` sees it while modules are imported: remembers what is made, and by which package.
+    def __getattr__(self, name):
+        return getattr(os, name)
+
+    def mkdir(self, path, *rest, **named):
+        os.mkdir(path, *rest, **named)
+        temporary[path] = package_at_work()
+
+    def open(self, path, flags, *rest, **named):
+        fd = os.open(path, flags, *rest, **named)
+        if flags & os.O_CREAT:
+            temporary[path] = package_at_work()
+        return fd
+
+
+temporary = {}
+
+
+def check_temporary():
+    # The first worker to end removes it, and others have the same.
+    for path, package in temporary.items():
+        if os.path.lexists(path):
+            what = (package, os.fsdecode(path))
+            raise Unfit("`%s` makes the temporary file or directory %s while it is imported, which workers would share" % what)
+
+
 def fork_on_trial(check):
     # Runs `check` in a child, which answers whether it is true there.
     with warnings.catch_warnings():

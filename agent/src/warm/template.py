@@ -1,8 +1,6 @@
 # The order of the guard, and its answers.
 
 
-# Packages that are left out, each of which may cost another start: their names fit into a line.
-MOST_LEFT_OUT = 8
 FRAME = 1 << 26
 
 
@@ -88,12 +86,35 @@ def take_order():
     return parts.split(bytes(1)), dict(one.split("=") for one in os.fsdecode(known).split())
 
 
-def warm_up(names, is_learned, limit, idle):
-    global files, interpreter, own_changes, heads, kept
+def take_list(entries):
+    # Of a worker, as progress/listing.py has left it: its modules with their files, and the variables that the script has
+    # changed, before it imported torch and since.
+    modules, changes, changes_late = {}, {}, {}
+    for entry in entries:
+        kind, name, *rest = entry.split(chr(10), 2)
+        if kind == "module":
+            modules[name] = rest[0]
+        elif kind in ("early", "late"):
+            (changes if kind == "early" else changes_late)[name] = rest[0] if rest else None
+    return modules, changes, changes_late
+
+
+def warm_up(entries, is_learned, is_script, limit, idle):
+    global files, interpreter, own_changes, heads, kept, number_of_cpus
+    # At the end of a worker, after all handlers: what is frozen below would not be finalised.
+    atexit.register(gc.unfreeze)
+    modules, changes, changes_late = take_list(entries) if is_learned else ({}, {}, {})
+    names = list(modules) if is_learned else entries
+    if not modules and is_script:
+        sources = sources_of_script()
+        changes = changes_of(sources, not is_learned)
+        names = names or [name for source in sources[:1] for name in imports_of(source)]
     if problem is not None and not is_missing_sitecustomize(problem):
         raise Unfit("sitecustomize failed: " + text_of(problem))
+    check_sitecustomize()
     interpreter = stamps_of_interpreter()
-    before = descriptors()
+    before, shared_before = descriptors(), shared_memory()
+    number_of_cpus = len(os.sched_getaffinity(0))
     is_idle = idle and become_idle()
     state_before = state()
     import_all([name for name in names if name.partition(".")[0] not in left_out], is_learned)
@@ -102,7 +123,15 @@ def warm_up(names, is_learned, limit, idle):
     # What reads a variable of one worker is not imported for all of them.
     if readers and len(left_out) + len(readers) <= MOST_LEFT_OUT:
         start_again({**left_out, **readers}, state_before, is_idle)
+    if ALL in read_early or ALL in read_late:
+        raise Unfit("an import copies os.environ, in which each worker has values of its own")
+    check_changes(changes, is_late=False)
+    check_changes(changes_late, is_late=True)
+    check_origins(modules)
     check_descriptors(before)
+    check_shared_memory(shared_before)
+    check_temporary()
+    check_seeds()
     if not fork_on_trial(forked_well):
         raise Unfit("an import used or counted accelerators with torch, so forked workers could not use them; if it only counts them, "
             "set PYTORCH_NVML_BASED_CUDA_CHECK=1")
@@ -118,6 +147,7 @@ def warm_up(names, is_learned, limit, idle):
     # What imports have set, or removed, as they would in any worker.
     now = dict(os.environ)
     own_changes = [(name, now.get(name)) for name in {**environment, **now} if now.get(name) != environment.get(name)]
+    check_folder_of_script()
     kept = set(sys.modules)
     gc.collect()
     # A collection in a worker leaves the pages of these objects alone, and so shared.
@@ -131,13 +161,16 @@ def is_missing_sitecustomize(error):
     return isinstance(error, ImportError) and error.name == "sitecustomize"
 
 
-def check(argv, wanted, generation):
+def check(argv, wanted, cpus, generation):
     # Up to the script, or -m and the module.
     end = len(own_argv) - len(sys.argv) + 1
     if argv[:end] != own_argv[:end]:
         raise Unfit("the command differs between workers")
     check_environment(wanted)
     check_files(generation)
+    if len(cpus) != number_of_cpus:
+        what = (len(cpus), number_of_cpus)
+        raise Unfit("a worker has %d CPUs, and the template, whose imports may have counted them, %d" % what)
     if threads() > 1:
         raise Unfit("the template has %d threads, and a forked worker would have only one of them" % threads())
     return end
@@ -152,7 +185,8 @@ def serve_one(parts, fds):
     apply(of_wrapper, wanted)
     argv = [os.fsdecode(argument) for argument in argv]
     try:
-        end = check(argv, wanted, generation)
+        cpus = cpus or os.sched_getaffinity(guard)
+        end = check(argv, wanted, cpus, generation)
         released, release = os.pipe()
         between = os.fork()
     except (Unfit, OSError) as error:
@@ -165,7 +199,7 @@ def serve_one(parts, fds):
             if os.fork() != 0:
                 leave()
             os.close(release)
-            become_worker(end, argv, wanted, raw, cpus, fds, released)
+            become_worker(end, argv, raw, cpus, fds, released)
             return True
         except BaseException as error:
             os.write(fds[0], os.fsencode("failed " + text_of(error)) + bytes([10]))
@@ -179,29 +213,25 @@ def serve_one(parts, fds):
 
 
 def serve():
-    global guard, given, left_out, of_each, of_wrapper, order, own_argv, personal, script_folder, prelude_of_workers
+    global guard, given, left_out, of_each, of_wrapper, order, own_argv, script_folder, prelude_of_workers
     order, left_out = take_order()
     parts = order
     # The guard; the lengths of the command and the environment of this process; how much memory it may take (KiB);
     # whether it is to be idle; how the modules are known; where workers have their prelude; the names of the variables that
-    # each worker has of its own; then the command, the environment and the modules.
+    # each worker has of its own; then the command, the environment and the modules, or a worker's list.
     guard, argc, envc, limit, idle = [int(part) for part in parts[:5]]
     learned, prelude_of_workers = parts[5] == b"learned", os.fsdecode(parts[6])
     of_each, parts = set(os.fsdecode(parts[7]).split("=")), parts[8:]
     own_argv = [os.fsdecode(argument) for argument in parts[:argc]]
     given = environment_of(parts[argc : argc + envc])
-    names = [os.fsdecode(name) for name in parts[argc + envc :] if name]
+    entries = [os.fsdecode(entry) for entry in parts[argc + envc :] if entry]
     is_script = sys.argv[:1] not in ([], ["-m"], ["-c"])
     script_folder = os.path.dirname(os.path.realpath(sys.argv[0])) if is_script else os.getcwd()
-    # Differ in every worker, and are not those that a library reads for itself.
-    personal = {"DLROVER_PROGRESS_COUNTER", "DLROVER_WARM_LIST", "PYTHONPATH"}
     try:
         of_wrapper = changes_of_wrapper(given)
-        if learned and not names:
-            if not is_script:
-                raise Unfit("with -m, imports are unknown until a worker has made its first step of a torch optimizer; name them with --warm-modules")
-            names = imports_of_script()
-        warm_up(names, learned, limit, idle)
+        if learned and not entries and not is_script:
+            raise Unfit("with -m, imports are unknown until a worker has made its first step of a torch optimizer; name them with --warm-modules")
+        warm_up(entries, learned, is_script, limit, idle)
     except Unfit as error:
         answer("refused", str(error))
         leave(1)

@@ -1,8 +1,8 @@
 # In the forked worker.
 
 
-def become_worker(end, argv, wanted, raw, cpus, fds, released):
-    global counter, identity, listing, process
+def become_worker(end, argv, raw, cpus, fds, released):
+    global counter, early, identity, initial, listing, process
     answerer = _socket.socket(fileno=fds[0])
     os.setsid()
     # Ends when the process between is gone, and the guard the parent.
@@ -10,15 +10,17 @@ def become_worker(end, argv, wanted, raw, cpus, fds, released):
     os.close(released)
     import ctypes
 
-    death_signal = ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0)
+    libc = ctypes.CDLL(None, use_errno=True)
+    death_signal = libc.prctl(1, signal.SIGKILL, 0, 0, 0)
     if death_signal != 0 or os.getppid() != guard:
         leave(1)
-    if cpus:
+    if set(cpus) != os.sched_getaffinity(0):
         os.sched_setaffinity(0, cpus)
     os.dup2(fds[1], 1)
     os.dup2(fds[2], 2)
     os.close(fds[1])
     os.close(fds[2])
+    show(libc, argv[end:], raw)
     set_environment(raw)
     counter = os.environ.pop("DLROVER_PROGRESS_COUNTER", "")
     listing = os.environ.pop("DLROVER_WARM_LIST", "")
@@ -28,11 +30,13 @@ def become_worker(end, argv, wanted, raw, cpus, fds, released):
     except OSError:
         counter = ""
     apply(of_wrapper + own_changes, os.environ)
+    # For the list that a template of later workers is made of.
+    initial = early = os.environ._data.copy()
     sys.argv[1:] = argv[end:]
     if hasattr(sys, "orig_argv"):
         sys.orig_argv[end:] = argv[end:]
     renew_streams()
-    renew_randomness()
+    renew_start()
     for imported in set(sys.modules) - kept:
         del sys.modules[imported]
     answerer.sendall(b"%d" % os.getpid() + bytes([10]))
@@ -40,6 +44,36 @@ def become_worker(end, argv, wanted, raw, cpus, fds, released):
         leave(1)
     answerer.close()
     control.close()
+
+
+def show(libc, arguments, raw):
+    # In /proc/PID, the command and the environment of this worker instead of those of the template. Where the kernel was
+    # built without CONFIG_CHECKPOINT_RESTORE this fails, and does no harm.
+    import ctypes
+
+    variables = dict(entry.partition(b"=")[::2] for entry in raw)
+    apply([(os.fsencode(name), value and os.fsencode(value)) for name, value in of_wrapper if not is_of_python(name)], variables)
+    with open("/proc/self/cmdline", "rb") as file:
+        command = file.read().split(bytes(1))[:-1]
+    command = command[: len(command) - len(sys.argv) + 1] + [os.fsencode(argument) for argument in arguments]
+    command = b"".join(argument + bytes(1) for argument in command)
+    shown = command + b"".join(name + b"=" + value + bytes(1) for name, value in variables.items())
+    libc.mmap.restype = libc.sbrk.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS = 1, 2, 2, 32
+    place = libc.mmap(None, len(shown), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+    if place in (None, ctypes.c_void_p(-1).value):
+        return
+    ctypes.memmove(place, shown, len(shown))
+    with open("/proc/self/stat") as file:
+        fields = [0, 0, 0] + file.read().rpartition(")")[2].split()
+    code, data, heap = fields[26:28], fields[45:47], fields[47]
+    middle, end = place + len(command), place + len(shown)
+    # struct prctl_mm_map: the parts of the program, nothing new of the auxiliary vector and no other executable.
+    values = [*code, *data, heap, libc.sbrk(0), fields[28], place, middle, middle, end, 0]
+    parts = (ctypes.c_uint64 * 13)(*[int(number) for number in values], 0xFFFFFFFF << 32)
+    PR_SET_MM, PR_SET_MM_MAP = 35, 14
+    libc.prctl(PR_SET_MM, ctypes.c_ulong(PR_SET_MM_MAP), parts, ctypes.c_ulong(ctypes.sizeof(parts)), ctypes.c_ulong(0))
 
 
 def set_environment(raw):
@@ -73,11 +107,8 @@ def renew_streams():
         stream.mode = "w"
 
 
-def renew_randomness():
-    # `random` does so by itself.
-    numpy = sys.modules.get("numpy.random")
-    if numpy is not None:
-        numpy.seed()
+def renew_start():
+    renew_seeds()
     started = sys.modules.get("logging")
     if started is not None and hasattr(started, "_startTime"):
         started._startTime = time.time_ns() if isinstance(started._startTime, int) else time.time()
