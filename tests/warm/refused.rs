@@ -209,6 +209,31 @@ fn a_sitecustomize_that_reads_a_variable_that_differs_between_ranks() {
     assert_eq!(reason, "sitecustomize reads LOCAL_RANK, whose value differs between workers");
 }
 
+/// Libraries count CPUs when they are imported: OpenMP does, for its threads.
+#[test]
+fn a_worker_that_has_fewer_cpus() {
+    let Some(launcher) = ours() else { return };
+    if std::thread::available_parallelism().expect("a number").get() < 2 {
+        return;
+    }
+    let launch = launch(launcher, "start");
+    // The workers that come next have those of the guard.
+    let text = "import os, sys\n\
+                attempt = os.environ['TORCHELASTIC_RESTART_COUNT']\n\
+                with open(os.environ['PROBE_OUT'] + '/worker.' + attempt, 'w') as file:\n    \
+                file.write('%s %d' % ('decimal' in sys.modules, len(os.sched_getaffinity(0))))\n\
+                if attempt == '0':\n    \
+                os.sched_setaffinity(os.getppid(), [min(os.sched_getaffinity(0))])\n    \
+                sys.exit(3)";
+    let script = launch.dir().join("train.py");
+    fs::write(&script, text).expect("our own directory");
+    let run = launch.script(script).finish().expect_code(0);
+    assert!(run.file("worker.0").is_some_and(|said| said.starts_with("True ")), "{run:#?}");
+    assert_eq!(run.file("worker.1").as_deref(), Some("False 1"), "{run:#?}");
+    let told = "forked from the template: a worker has 1 CPU, and the template has imported with ";
+    assert!(run.stderr.contains(told), "{run:#?}");
+}
+
 /// As in many containers: Python then sets LC_CTYPE by itself.
 #[test]
 fn a_locale_that_is_not_set_is_no_reason() {

@@ -4,18 +4,18 @@
 
 
 def leave_list():
-    entries, ends = [], (chr(0), chr(10))
-    for name, module in list(sys.modules.items()):
-        spec = getattr(module, "__dict__", {}).get("__spec__")
-        place = spec.origin if getattr(spec, "has_location", False) else "None" if module is None else ""
-        entries.append("module%s%s%s%s" % (ends[1], name, ends[1], place))
+    end, none = chr(10), {}
+    entries = [
+        "module%s%s%s%s" % (end, name, end, None if module is None else getattr(module, "__dict__", none).get("__file__") or "")
+        for name, module in list(sys.modules.items())
+    ]
     for kind, before, after in (("early", initial, early), ("late", early, os.environ._data.copy())):
         for name in {**before, **after}:
             if before.get(name) != after.get(name):
                 change = (kind, os.fsdecode(name)) + ((os.fsdecode(after[name]),) if name in after else ())
-                entries.append(ends[1].join(change))
+                entries.append(end.join(change))
     with open(listing, "wb") as file:
-        file.write(os.fsencode(ends[0].join(entries)))
+        file.write(os.fsencode(chr(0).join(entries)))
 
 
 leave_list()

@@ -132,7 +132,7 @@ def check_origins(learned):
                 what = (name, theirs)
                 raise Unfit("workers import `%s` from %s, and an import in the template does not find it; add its directory to PYTHONPATH" % what)
             continue
-        own = file_of(module) or ""
+        own = getattr(module, "__dict__", {}).get("__file__") or ""
         if own == theirs:
             continue
         if theirs == "None":

@@ -92,7 +92,7 @@ def take_list(entries):
     modules, changes, changes_late = {}, {}, {}
     for entry in entries:
         kind, name, *rest = entry.split(chr(10), 2)
-        if kind == "module":
+        if kind == "module" and rest:
             modules[name] = rest[0]
         elif kind in ("early", "late"):
             (changes if kind == "early" else changes_late)[name] = rest[0] if rest else None
@@ -100,7 +100,7 @@ def take_list(entries):
 
 
 def warm_up(entries, is_learned, is_script, limit, idle):
-    global files, interpreter, own_changes, heads, kept, number_of_cpus
+    global files, interpreter, own_changes, heads, kept, number_of_cpus, of_template
     # At the end of a worker, after all handlers: what is frozen below would not be finalised.
     atexit.register(gc.unfreeze)
     modules, changes, changes_late = take_list(entries) if is_learned else ({}, {}, {})
@@ -114,6 +114,7 @@ def warm_up(entries, is_learned, is_script, limit, idle):
     check_sitecustomize()
     interpreter = stamps_of_interpreter()
     before, shared_before = descriptors(), shared_memory()
+    of_template = layout()
     number_of_cpus = len(os.sched_getaffinity(0))
     is_idle = idle and become_idle()
     state_before = state()
@@ -169,8 +170,8 @@ def check(argv, wanted, cpus, generation):
     check_environment(wanted)
     check_files(generation)
     if len(cpus) != number_of_cpus:
-        what = (len(cpus), number_of_cpus)
-        raise Unfit("a worker has %d CPUs, and the template, whose imports may have counted them, %d" % what)
+        what = (len(cpus), "s"[: len(cpus) - 1], number_of_cpus)
+        raise Unfit("a worker has %d CPU%s, and the template has imported with %d: libraries count them" % what)
     if threads() > 1:
         raise Unfit("the template has %d threads, and a forked worker would have only one of them" % threads())
     return end

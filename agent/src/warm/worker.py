@@ -46,6 +46,16 @@ def become_worker(end, argv, raw, cpus, fds, released):
     control.close()
 
 
+def layout():
+    # The command of this process, and where the parts of its memory are, which is the same in forked ones.
+    with open("/proc/self/cmdline", "rb") as file:
+        command = file.read().split(bytes(1))[:-1]
+    with open("/proc/self/stat") as file:
+        fields = [0, 0, 0] + file.read().rpartition(")")[2].split()
+    code, data, heap, stack = fields[26:28], fields[45:47], fields[47], fields[28]
+    return command[: len(command) - len(sys.argv) + 1], [int(place) for place in (*code, *data, heap, stack)]
+
+
 def show(libc, arguments, raw):
     # In /proc/PID, the command and the environment of this worker instead of those of the template. Where the kernel was
     # built without CONFIG_CHECKPOINT_RESTORE this fails, and does no harm.
@@ -53,27 +63,21 @@ def show(libc, arguments, raw):
 
     variables = dict(entry.partition(b"=")[::2] for entry in raw)
     apply([(os.fsencode(name), value and os.fsencode(value)) for name, value in of_wrapper if not is_of_python(name)], variables)
-    with open("/proc/self/cmdline", "rb") as file:
-        command = file.read().split(bytes(1))[:-1]
-    command = command[: len(command) - len(sys.argv) + 1] + [os.fsencode(argument) for argument in arguments]
-    command = b"".join(argument + bytes(1) for argument in command)
-    shown = command + b"".join(name + b"=" + value + bytes(1) for name, value in variables.items())
-    libc.mmap.restype = libc.sbrk.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    command, (*places, stack) = of_template
+    command = b"".join([argument + bytes(1) for argument in command + [os.fsencode(argument) for argument in arguments]])
+    shown = command + b"".join([name + b"=" + value + bytes(1) for name, value in variables.items()])
     PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS = 1, 2, 2, 32
-    place = libc.mmap(None, len(shown), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-    if place in (None, ctypes.c_void_p(-1).value):
+    libc.mmap.restype = libc.sbrk.restype = number = ctypes.c_size_t
+    place = libc.mmap(None, number(len(shown)), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, number(0))
+    if place == number(-1).value:
         return
     ctypes.memmove(place, shown, len(shown))
-    with open("/proc/self/stat") as file:
-        fields = [0, 0, 0] + file.read().rpartition(")")[2].split()
-    code, data, heap = fields[26:28], fields[45:47], fields[47]
     middle, end = place + len(command), place + len(shown)
     # struct prctl_mm_map: the parts of the program, nothing new of the auxiliary vector and no other executable.
-    values = [*code, *data, heap, libc.sbrk(0), fields[28], place, middle, middle, end, 0]
-    parts = (ctypes.c_uint64 * 13)(*[int(number) for number in values], 0xFFFFFFFF << 32)
+    values = [*places, libc.sbrk(0), stack, place, middle, middle, end, 0]
+    parts = b"".join([value.to_bytes(8, sys.byteorder) for value in values]) + bytes(4) + b"%c" % 255 * 4
     PR_SET_MM, PR_SET_MM_MAP = 35, 14
-    libc.prctl(PR_SET_MM, ctypes.c_ulong(PR_SET_MM_MAP), parts, ctypes.c_ulong(ctypes.sizeof(parts)), ctypes.c_ulong(0))
+    libc.prctl(PR_SET_MM, number(PR_SET_MM_MAP), parts, number(len(parts)), number(0))
 
 
 def set_environment(raw):
