@@ -117,7 +117,10 @@ impl Failure {
 enum Found {
     /// No node has said yet what is there.
     Unknown,
-    /// From an earlier run: this job had committed nothing by then.
+    /// From an earlier run: nothing has been saved in this one. The newest that a node has found; one that a file server is
+    /// late for may come.
+    SoFar(Option<u64>),
+    /// From an earlier run: that was the newest one when the first step of this run was saved.
     Earlier(Option<u64>),
     /// Maybe from this run, which had another job master before.
     ThisRun,
@@ -173,9 +176,15 @@ impl<N: Ord + Clone> JobFolder<N> {
     /// Takes what a node says of a shard. `knows_course`: this job master has begun a round, so that it has heard of all
     /// that was committed since.
     pub(super) fn hold(&mut self, node: &N, state: ShardState, knows_course: bool) {
-        if self.found == Found::Unknown {
-            self.found = if knows_course { Found::Earlier(state.disk_step) } else { Found::ThisRun };
-        }
+        let has_saved = !state.steps.is_empty() || !state.wishes.is_empty();
+        self.found = match self.found {
+            Found::Unknown if !knows_course => Found::ThisRun,
+            Found::Unknown if has_saved => Found::Earlier(state.disk_step),
+            Found::Unknown => Found::SoFar(state.disk_step),
+            Found::SoFar(step) if has_saved => Found::Earlier(step),
+            Found::SoFar(step) => Found::SoFar(step.max(state.disk_step)),
+            known => known,
+        };
         if self.committed_in.is_none() {
             // Another step than at first was written since: by a worker that could not say so.
             let is_earlier = |step: &u64| self.is_of_an_earlier_run(*step);
@@ -187,7 +196,8 @@ impl<N: Ord + Clone> JobFolder<N> {
     }
 
     fn is_of_an_earlier_run(&self, step: u64) -> bool {
-        self.committed_in.is_none() && self.found == Found::Earlier(Some(step))
+        self.committed_in.is_none()
+            && matches!(self.found, Found::SoFar(Some(found)) | Found::Earlier(Some(found)) if found == step)
     }
 
     /// The step on disk that memory of this run must not be older than. What an earlier run has left there is of another

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Manifest;
 use crate::{
     message::{Dir, Format, MAX_STEP, cut},
-    slots::FileCheck,
+    slots::{FileCheck, FileFault},
 };
 
 /// What the tracker says.
@@ -43,7 +43,7 @@ pub struct Folder {
     pub tracker: Tracker,
     pub manifests: BTreeMap<u64, Manifest>,
     /// Manifests that cannot be used: step and why.
-    pub unusable: BTreeMap<u64, String>,
+    pub unusable: BTreeMap<u64, FileFault>,
 }
 
 impl Folder {

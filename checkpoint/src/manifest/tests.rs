@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::slots::FileCheck;
+use crate::slots::FileFault;
 
 fn dir() -> Dir {
     Dir::try_from("/ckpt").unwrap()
@@ -142,7 +143,7 @@ fn a_folder_without_a_tracker_has_its_manifests() {
 #[test]
 fn an_unusable_manifest_is_passed_over_loudly() {
     let mut folder = folder(Tracker::Step(5), vec![manifest(3, 1, Format::Pt)]);
-    folder.unusable.insert(5, "it is of step 4".to_owned());
+    folder.unusable.insert(5, FileFault::Differs("it is of step 4".to_owned()));
     let (found, passed) = candidates(&dir(), &folder, part(0, 1, Format::Pt), None, None);
     assert_eq!(found[0].step, 3);
     assert_eq!(passed, ["the manifest of step 5: it is of step 4"]);

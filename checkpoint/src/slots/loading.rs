@@ -195,7 +195,9 @@ impl Saver {
         }
         // Of one that all nodes can read, all find the same.
         let is_there = |step: &u64| {
-            folder.manifests.contains_key(step) || found.first().is_some_and(|first| first.step == *step)
+            folder.manifests.contains_key(step)
+                || matches!(folder.unusable.get(step), Some(FileFault::Differs(_)))
+                || found.first().is_some_and(|first| first.step == *step)
         };
         let is_of_this_node = at_most.is_some_and(|step| !is_there(&step));
         let passed = Passed { texts, named: at_most, is_of_this_node };

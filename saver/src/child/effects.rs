@@ -40,8 +40,14 @@ impl Session {
             Effect::WriteManifest { dir, manifest, sets_tracker } => {
                 let (step, of) = (manifest.step, dir.clone());
                 let ended = move |result| Event::ManifestWritten { dir: of.clone(), step, result };
-                let to = dir.clone();
-                self.answer(Lane::Folder(dir), ended, move || folder::write(&to, *manifest, sets_tracker));
+                let (to, failed) = (dir.clone(), ended.clone());
+                let run = move || {
+                    let mut logs = Vec::new();
+                    let result = folder::write(&to, *manifest, sets_tracker, &mut logs);
+                    Outcome { event: Some(ended(result)), logs }
+                };
+                let failed = move |reason| Outcome::from(failed(Err(reason)));
+                self.threads.push(Lane::Folder(dir), Work { run: Box::new(run), failed: Arc::new(failed) });
             }
             Effect::ReadFolder { dir, sweep } => {
                 let (of, from) = (dir.clone(), dir.clone());

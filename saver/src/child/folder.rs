@@ -10,7 +10,7 @@ use std::{
 use checkpoint::{
     manifest::{self, Folder, Manifest, Tracker},
     message::{Dir, Level},
-    slots::FileCheck,
+    slots::{FileCheck, FileFault},
 };
 
 use super::{
@@ -57,13 +57,7 @@ pub(super) fn read(dir: &Dir, logs: &mut Vec<(Level, String)>) -> Result<Folder,
             ));
             break;
         }
-        let parsed = limited(&dir.join(&Manifest::name(step)), manifest::MAX_BYTES as u64 + 1)
-            .map_err(|error| error.to_string())
-            .and_then(|bytes| {
-                read += bytes.len() as u64;
-                Manifest::parse(step, &bytes).map_err(|error| error.to_string())
-            });
-        match parsed {
+        match read_manifest(dir, step, &mut read) {
             Ok(manifest) => drop(folder.manifests.insert(step, manifest)),
             Err(error) => drop(folder.unusable.insert(step, error)),
         }
@@ -74,6 +68,14 @@ pub(super) fn read(dir: &Dir, logs: &mut Vec<(Level, String)>) -> Result<Folder,
         staged::finish(dir, manifest, logs);
     }
     Ok(folder)
+}
+
+/// Adds the bytes that were read to `read`.
+fn read_manifest(dir: &Dir, step: u64, read: &mut u64) -> Result<Manifest, FileFault> {
+    let bytes = limited(&dir.join(&Manifest::name(step)), manifest::MAX_BYTES as u64 + 1)
+        .map_err(|error| FileFault::Unreadable(error.to_string()))?;
+    *read += bytes.len() as u64;
+    Manifest::parse(step, &bytes).map_err(|error| FileFault::Differs(error.to_string()))
 }
 
 fn read_tracker(dir: &Dir) -> Tracker {
@@ -107,12 +109,18 @@ pub(super) fn open_file(path: &Path) -> io::Result<File> {
 }
 
 /// Writes the manifest of a step, then the tracker if it is to name this step, and gives files that wait for it their
-/// names, each in one step and synced. After an error the step does not count, unless the tracker names it.
+/// names, each in one step and synced. After an error the step does not count. It does once the tracker names it: a load
+/// finishes what is missing then, and `logs` says what that is.
 ///
 /// # Errors
 /// When a file of the step is not there with its size: another node has written it, and not into this directory. When
 /// the step would take the place of files of a newer one. When the disk fails.
-pub(super) fn write(dir: &Dir, mut manifest: Manifest, sets_tracker: bool) -> Result<(), String> {
+pub(super) fn write(
+    dir: &Dir,
+    mut manifest: Manifest,
+    sets_tracker: bool,
+    logs: &mut Vec<(Level, String)>,
+) -> Result<(), String> {
     manifest.time = SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs());
     let files = manifest.paths(dir).map(|file| FileCheck {
         path: staged::now_at(&file.path, manifest.step),
@@ -134,7 +142,13 @@ pub(super) fn write(dir: &Dir, mut manifest: Manifest, sets_tracker: bool) -> Re
     if sets_tracker {
         replace(&dir.join(manifest::TRACKER), manifest.step.to_string().as_bytes())?;
     }
-    waiting.publish_taken(manifest.step)
+    if let Err(error) = waiting.publish_taken(manifest.step) {
+        logs.push((
+            Level::Warn,
+            format!("step {} is on disk; {error}: the next load tries again", manifest.step),
+        ));
+    }
+    Ok(())
 }
 
 /// The step that the tracker of a directory names.
@@ -164,9 +178,15 @@ fn written(path: &str, content: &[u8]) -> Result<Temporary, String> {
 /// the step was given up: when it has one all the same, a node has written it that was lost before it said so, and the
 /// tracker may name the step.
 ///
-/// Of `staged`, what waits for these names goes in any case.
+/// Of `staged`, what waits for these names goes in any case, but for what the step has that the tracker names.
 pub(super) fn remove(dir: &Dir, step: u64, manifest: bool, files: &[String], staged: &[String]) -> Outcome {
     let mut outcome = Outcome::default();
+    if !manifest
+        && tracked(dir) == Some(step)
+        && let Ok(manifest) = read_manifest(dir, step, &mut 0)
+    {
+        staged::finish(dir, &manifest, &mut outcome.logs);
+    }
     staged.iter().for_each(|path| staged::remove(path, step));
     let mut log = |path: &str, error: &io::Error| {
         outcome.logs.push((Level::Warn, format!("cannot remove {path} of step {step}: {error}")));
@@ -252,7 +272,7 @@ mod tests {
     fn write_all(dir: &Dir, step: u64) {
         fs::create_dir_all(dir.join(&step.to_string())).unwrap();
         fs::write(dir.join(&format!("{step}/rank_0.pt")), "x").unwrap();
-        write(dir, manifest(step), true).unwrap();
+        write(dir, manifest(step), true, &mut Vec::new()).unwrap();
     }
 
     #[test]
@@ -273,7 +293,7 @@ mod tests {
         assert_eq!(fs::read(dir.join(manifest::TRACKER)).unwrap(), b"30");
         fs::create_dir(dir.join("20")).unwrap();
         fs::write(dir.join("20/rank_0.pt"), "x").unwrap();
-        write(&dir, manifest(20), false).unwrap();
+        write(&dir, manifest(20), false, &mut Vec::new()).unwrap();
         let folder = read(&dir, &mut Vec::new()).unwrap();
         assert_eq!((folder.tracker, folder.manifests.contains_key(&20)), (Tracker::Step(30), true));
     }
@@ -283,11 +303,11 @@ mod tests {
         let temporary = tempfile::tempdir().unwrap();
         let dir = dir(&temporary);
         write_all(&dir, 8);
-        let error = write(&dir, manifest(9), true).unwrap_err();
+        let error = write(&dir, manifest(9), true, &mut Vec::new()).unwrap_err();
         assert!(error.contains("9/rank_0.pt") && error.contains("all nodes share"), "{error}");
         fs::create_dir(dir.join("9")).unwrap();
         fs::write(dir.join("9/rank_0.pt"), "longer").unwrap();
-        assert!(write(&dir, manifest(9), true).unwrap_err().contains("has the size 6 B"));
+        assert!(write(&dir, manifest(9), true, &mut Vec::new()).unwrap_err().contains("has the size 6 B"));
         let folder = read(&dir, &mut Vec::new()).unwrap();
         assert_eq!((folder.tracker, folder.manifests.len()), (Tracker::Step(8), 1));
     }
@@ -304,7 +324,7 @@ mod tests {
     fn stage(dir: &Dir) -> std::path::PathBuf {
         let file = dir.join("last.pt");
         fs::write(&file, "a").unwrap();
-        write(dir, last(10, b"a"), true).unwrap();
+        write(dir, last(10, b"a"), true, &mut Vec::new()).unwrap();
         let staged = staged::path(Path::new(&file), 20);
         fs::write(&staged, "b").unwrap();
         staged
@@ -321,10 +341,10 @@ mod tests {
             let blocked = dir.join(blocked);
             let _not_there_yet = fs::remove_file(&blocked);
             fs::create_dir(&blocked).unwrap();
-            write(&dir, last(20, b"b"), true).unwrap_err();
+            write(&dir, last(20, b"b"), true, &mut Vec::new()).unwrap_err();
             assert_eq!(fs::read(dir.join("last.pt")).unwrap(), b"a", "{blocked}");
             fs::remove_dir(&blocked).unwrap();
-            write(&dir, last(20, b"b"), true).unwrap();
+            write(&dir, last(20, b"b"), true, &mut Vec::new()).unwrap();
             assert_eq!(fs::read(dir.join("last.pt")).unwrap(), b"b");
             assert!(!staged.exists());
             let names: Vec<_> =
@@ -354,13 +374,32 @@ mod tests {
         assert_eq!((logs.len(), logs[0].0, staged.exists()), (1, Level::Info, false));
     }
 
+    /// The step counts, and stays: also when the job, which does not know it, gives the step up.
+    #[test]
+    fn a_file_that_cannot_take_its_place_in_the_end_waits_for_a_load() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = dir(&temporary);
+        let staged = stage(&dir);
+        // What stands for a file system that refuses the rename.
+        let (file, blocked) = (dir.join("last.pt"), dir.join("last.pt/in-the-way"));
+        fs::remove_file(&file).unwrap();
+        fs::create_dir_all(&blocked).unwrap();
+        let mut logs = Vec::new();
+        write(&dir, last(20, b"b"), true, &mut logs).unwrap();
+        assert!(logs.len() == 1 && logs[0].1.contains("step 20 is on disk; cannot rename"), "{logs:?}");
+        fs::remove_dir_all(&file).unwrap();
+        let removed = remove(&dir, 20, false, std::slice::from_ref(&file), std::slice::from_ref(&file));
+        assert_eq!((fs::read(&file).unwrap(), staged.exists()), (b"b".to_vec(), false), "{:?}", removed.logs);
+        assert_eq!(read(&dir, &mut logs).unwrap().tracker, Tracker::Step(20));
+    }
+
     /// A worker has written the newer one by itself.
     #[test]
     fn a_late_step_does_not_take_the_place_of_a_newer_one() {
         let temporary = tempfile::tempdir().unwrap();
         let dir = dir(&temporary);
         stage(&dir);
-        let error = write(&dir, last(20, b"b"), false).unwrap_err();
+        let error = write(&dir, last(20, b"b"), false, &mut Vec::new()).unwrap_err();
         assert!(error.contains("a newer step is on disk") && error.contains("last.pt"), "{error}");
         assert_eq!(fs::read(dir.join("last.pt")).unwrap(), b"a");
         assert_eq!(read(&dir, &mut Vec::new()).unwrap().manifests.len(), 1);
@@ -395,6 +434,6 @@ mod tests {
         }
         let folder = read(&dir, &mut Vec::new()).unwrap();
         assert!(matches!(folder.tracker, Tracker::Unusable(_)));
-        assert!(folder.unusable[&7].contains("not a regular file"));
+        assert!(folder.unusable[&7].to_string().contains("not a regular file"));
     }
 }

@@ -198,6 +198,12 @@ fn memory_of_this_run_is_restored_before_what_an_earlier_run_has_left_on_disk() 
     job.says("a", found(&[]));
     let (points, _) = next_round(&mut job, vec![("a", found(&[95])), ("c", vec![])]);
     assert_eq!(points, [disk(100, Some(95))]);
+    // A file server has shown it to one of the nodes late.
+    let mut job = super::job(&["a", "b"]);
+    job.says("b", vec![ShardState { disk_step: None, ..copy(2, &[], &[]) }]);
+    job.says("a", found(&[]));
+    let states = vec![("a", found(&[95])), ("b", vec![copy(2, &[95], &[])])];
+    assert_eq!(next_round(&mut job, states).0, [memory(95)]);
     // As before, without any.
     let mut job = super::job(&["a", "b"]);
     job.says("a", found(&[]));

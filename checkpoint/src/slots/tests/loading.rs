@@ -201,6 +201,12 @@ fn a_node_that_alone_cannot_load_the_step_of_the_round_says_which_that_is() {
     // A file server has not shown this node the manifest yet.
     assert_eq!(load_of(point(), folder(5, &[3, 5], 1), vec![]), (Some(5), Some(7)));
     assert_eq!(load_of(point(), Folder::default(), vec![]), (None, Some(7)));
+    let damaged = |fault: Result<(), FileFault>| {
+        let fault = fault.unwrap_err();
+        Folder { unusable: [(7, fault)].into(), ..folder(7, &[3, 5], 1) }
+    };
+    assert_eq!(load_of(point(), damaged(differs()), vec![]), (Some(5), None));
+    assert_eq!(load_of(point(), damaged(unreadable()), vec![]), (Some(5), Some(7)));
     // At the first start the job names none.
     assert_eq!(of(vec![], &[3, 5, 7], vec![unreadable()]), (Some(5), None));
 }
