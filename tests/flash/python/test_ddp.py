@@ -119,6 +119,8 @@ class Disk(ClientTest):
             dict(good, shards=[dict(shard, crc32=["a"])]),
             dict(good, shards=[dict(shard, bytes=-1)]),
             dict(good, shards=[dict(shard, file=5)]),
+            dict(good, shards=[dict(shard, file="3/rank_0.pt\0")]),
+            dict(good, shards=[dict(shard, file="\ud800")]),
             dict(good, shards=[dict(shard, chunk_bytes=0)]),
             dict(good, shards=5),
             dict(good, shards=[5]),

@@ -1,6 +1,7 @@
 """What a directory offers to a load when something is wrong with it. Without torch."""
 
 import errno
+import json
 import os
 import shutil
 import unittest
@@ -67,6 +68,16 @@ class Unreadable(DiskTest):
             pass
         self.addCleanup(os.unlink, self.folder)
         self.assertNothingLoads("Errno 20] Not a directory: '%s'" % self.path(".dlrover"))
+
+    def test_a_name_that_no_file_can_have(self):
+        self.save(1, 2)
+        with open(self.path(".dlrover", "2.json")) as file:
+            good = json.load(file)
+        for name, reason in [("2/rank_0.pt\0", "has a null character"), ("\ud800", "UnicodeEncodeError")]:
+            with open(self.path(".dlrover", "2.json"), "w") as file:
+                json.dump(dict(good, shards=[dict(good["shards"][0], file=name)]), file)
+            self.assertEqual(self.load(), (1, "disk"))
+            self.assertSaid(reason)
 
     def test_a_directory_that_is_missing_has_nothing(self):
         self.folder = self.path("missing", "deeper")

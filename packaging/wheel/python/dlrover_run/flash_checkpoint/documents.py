@@ -266,5 +266,7 @@ def _check(manifest, step):
         numbers = [shard, summed["bytes"], summed["chunk_bytes"]] + summed["crc32"]
         if not all(type(number) is int and number >= 0 for number in numbers) or type(summed["file"]) is not str:
             raise Unusable("a file of shard %r has an invalid size, checksum or name" % shard)
+        if b"\0" in os.fsencode(summed["file"]):
+            raise Unusable("the name %r of a file of shard %r has a null character" % (summed["file"], shard))
         if summed["chunk_bytes"] < 1 or -(-summed["bytes"] // summed["chunk_bytes"]) != len(summed["crc32"]):
             raise Unusable("%s has %d checksums for %d bytes" % (summed["file"], len(summed["crc32"]), summed["bytes"]))
