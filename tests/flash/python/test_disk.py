@@ -160,6 +160,44 @@ class InOnePlace(DiskTest):
         self.assertEqual(found, {20, 30})
         self.assertEqual(sorted(os.listdir(self.folder)), [".dlrover", "dlrover_latest.txt", "last.pt"])
 
+    def stale(self, content):
+        """What a killed writer of step 20 has left."""
+        with open(self.path("last.pt.dlrover-staged-20"), "wb") as file:
+            file.write(content)
+
+    def test_a_file_that_a_killed_writer_has_left_takes_no_name(self):
+        self.save_last(20)
+        size = os.path.getsize(self.path("last.pt"))
+        for content in (b"", b"z" * size):
+            shutil.rmtree(self.folder)
+            os.mkdir(self.folder)
+            self.stale(content)
+            self.save_last(20)
+            self.assertEqual((self.load(), self.step_of_file()), ((20, "disk"), 20))
+            self.assertEqual(sorted(os.listdir(self.folder)), [".dlrover", "dlrover_latest.txt", "last.pt"])
+
+    def test_a_file_of_another_size_takes_no_name(self):
+        own = DdpCheckpointer(self.folder)._identity
+        shard = synchronous.write_file(own, 20, {"step": 20}, self.path("last.pt"))
+        self.stale(b"")
+        synchronous.commit(own, 20, [shard])
+        self.assertEqual((self.load(), self.step_of_file()), ((20, "disk"), 20))
+
+    def test_a_step_whose_file_waits_is_saved_anew(self):
+        def begin():
+            shutil.rmtree(self.folder, ignore_errors=True)
+            os.mkdir(self.folder)
+            self.save(10)
+            self.save_last(20)
+            # It counts, and has not got its name yet.
+            os.rename(self.path("last.pt"), self.path("last.pt.dlrover-staged-20"))
+
+        begin()
+        for number in crashes(lambda: self.save_last(20)):
+            self.assertEqual(self.load(), (20, "disk"), number)
+            begin()
+        self.assertEqual((self.load(), self.step_of_file()), ((20, "disk"), 20))
+
     def test_names_that_were_given_before_the_tracker(self):
         # As by programs that write the tracker last.
         self.save_last(10, 20)

@@ -25,10 +25,23 @@ def name_of(path, step):
     return "%s%s%d" % (path, _MARK, step)
 
 
-def place_for(path, step):
-    """Where the file `path` of a step is to be written. Raises OSError when a directory has its name."""
+def place_for(directory, path, step):
+    """Where the file `path` of a step is to be written. Raises OSError when a directory has its name.
+
+    When this is the name itself, nothing waits for it: what a killed writer of the same step has left would take the
+    place of the new file.
+    """
     if os.path.isdir(path):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not os.path.lexists(path):
+        try:
+            if os.path.exists(documents.manifest_path(directory, step)):
+                # It may count: it keeps its content until the new one does.
+                os.replace(name_of(path, step), path)
+            else:
+                os.unlink(name_of(path, step))
+        except FileNotFoundError:
+            pass
     return name_of(path, step) if os.path.lexists(path) else path
 
 
@@ -45,14 +58,21 @@ def check_sizes(directory, manifest):
 
 
 def publish(directory, manifest):
-    """Gives staged files of a step that counts their names. Those of older steps for the same names go."""
+    """Gives staged files of a step that counts their names. Those of older steps for the same names go.
+
+    Of staged files that are not of this manifest, none gets its name. Their sizes are compared, and not their content:
+    this process would read the files of all ranks again.
+    """
     for folder, files in _by_folder(directory, manifest).items():
         is_changed = False
-        for path in files:
+        for path, summed in files.items():
             try:
+                documents.verify(name_of(path, manifest["step"]), summed, with_content=False)
                 os.replace(name_of(path, manifest["step"]), path)
                 is_changed = True
-            except FileNotFoundError:
+            except documents.Unreadable:
+                raise
+            except (documents.Unusable, FileNotFoundError):
                 # It has its name: from the beginning, or a load was faster.
                 pass
         if is_changed:
@@ -118,5 +138,5 @@ def _by_folder(directory, manifest):
     folders = {}
     for _, summed in documents.files_of(manifest):
         path = os.path.join(directory, summed["file"])
-        folders.setdefault(os.path.dirname(path), []).append(path)
+        folders.setdefault(os.path.dirname(path), {})[path] = summed
     return folders

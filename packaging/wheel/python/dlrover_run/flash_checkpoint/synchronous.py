@@ -23,7 +23,7 @@ def write_file(identity, step, state, path):
     """
     path = path or os.path.join(identity.dir, str(step), "rank_%d.pt" % identity.rank)
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    written = staged.place_for(path, step)
+    written = staged.place_for(identity.dir, path, step)
     with documents.replacing(written) as file:
         _write(state, file)
     return shard_of(identity, [documents.sum_of(identity.dir, path, written)])
@@ -61,7 +61,7 @@ def commit(identity, step, shards):
     documents.write_tracker(identity.dir, step)
     try:
         staged.publish(identity.dir, manifest)
-    except OSError as error:
+    except (OSError, documents.Unreadable) as error:
         say_once(
             "publish",
             "step %d is on disk, but not all of its files could get their names: %s. load_checkpoint renames them; "
