@@ -321,6 +321,13 @@ class Disagreements(ClientTest):
         self.assertIn("rank 1: the test says so (stale_round)", ends[0][2])
         self.assertIn("rank 1: the test says so (stale_round)", ends[1][2])
 
+    def test_nothing_loads_is_said_by_all(self):
+        saver, other = self.reference(), self.reference()
+        other.errors["load"] = "nothing_loads", {}
+        _, ends = ranks("fsdp.py", self.folder, "2", "load", of_rank=self.of_two_savers(saver, other))
+        for _, _, error in ends:
+            self.assertRegex(error, r"errors\.NothingLoads: .*rank 1: the test says so \(nothing_loads\)")
+
     def test_a_changed_byte_in_one_rank_s_file_is_found(self):
         ranks("fsdp.py", self.folder, "2", "save", "2")
         with open(os.path.join(self.folder, "2", "__1_0.distcp"), "r+b") as file:

@@ -177,7 +177,7 @@ class SameState(TogetherTest):
     def test_a_node_without_the_directory(self):
         self.load("save", "10")
         for name, text in self.answered(10, None, named=10)[0]:
-            self.assertEqual(name, "FlashCheckpointError")
+            self.assertEqual(name, "NothingLoads")
             self.assertIn("rank 1: all ranks restore step 10 from %s, where this node finds" % self.folder, text)
 
     def test_a_file_without_a_checksum_that_does_not_load(self):

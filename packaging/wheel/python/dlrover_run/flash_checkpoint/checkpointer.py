@@ -283,7 +283,7 @@ class Checkpointer:
             # Each has a file of its own.
             mine = "memory" if restored else source, answer.get("step"), None, answer.get("reason") or ""
         except NothingIsThere as error:
-            mine = "error", None, None, "rank %d: %s" % (self._place.rank, error)
+            mine = "nothing", None, None, "rank %d: %s" % (self._place.rank, error)
         except NothingLoads as error:
             mine = "alone", None, None, "rank %d: %s" % (self._place.rank, error)
         except Exception as error:

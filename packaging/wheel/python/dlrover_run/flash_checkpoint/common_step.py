@@ -7,10 +7,14 @@ from .saver import LOAD_TIMEOUT
 
 
 def same_for_all(answers):
-    """(source, step, path, reason) for each rank: the same, and `alone` when rank 0 must look for what all can load."""
-    errors = [reason for source, _, _, reason in answers if source == "error"]
-    if errors:
-        raise FlashCheckpointError(errors[0])
+    """(source, step, path, reason) for each rank: the same, and `alone` when rank 0 must look for what all can load.
+
+    Raises NothingLoads for an answer of source `nothing`, and FlashCheckpointError for `error`.
+    """
+    for kind, error in (("nothing", NothingLoads), ("error", FlashCheckpointError)):
+        reasons = [reason for source, _, _, reason in answers if source == kind]
+        if reasons:
+            raise error(reasons[0])
     first = answers[0]
     if first[0] in ("memory", "disk", "none") and all(each[:3] == first[:3] for each in answers):
         return [first] * len(answers)

@@ -10,7 +10,7 @@ import sys
 import time
 import zlib
 
-from .errors import FlashCheckpointError, RankAbsent
+from .errors import FlashCheckpointError, NothingLoads, RankAbsent
 from .notices import say
 
 # Bytes of a value at most: stores refuse large ones.
@@ -51,6 +51,8 @@ class Exchange:
         if rank != 0:
             channel.put("to", rank, mine)
             kind, answer = channel.take("from", rank)
+            if kind == "nothing":
+                raise NothingLoads(answer)
             if kind == "error":
                 raise FlashCheckpointError(answer)
             return answer
@@ -59,13 +61,13 @@ class Exchange:
             answers = decide(objects)
         except Exception as error:
             text = str(error) or type(error).__name__
+            kind = "nothing" if isinstance(error, NothingLoads) else "error"
             for other in range(1, world):
-                channel.put("from", other, ("error", "rank 0 could not decide for all ranks: " + text))
+                channel.put("from", other, (kind, "rank 0 could not decide for all ranks: " + text))
             raise
         for other in range(1, world):
             channel.put("from", other, ("answer", answers[other]))
         return answers[0]
-
 
     def alarm(self, text):
         """Tells all ranks, and waits for none: the next `alarmed` of each of them returns `text`."""

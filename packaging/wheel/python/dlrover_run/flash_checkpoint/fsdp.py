@@ -18,7 +18,7 @@ from .. import busy
 from . import common_step, documents, exchange, identity
 from .checkpointer import Checkpointer
 from .ddp import DdpCheckpointer
-from .errors import FlashCheckpointError, NoSaver, RankAbsent, SaverLost, SaverRefused, TooLarge
+from .errors import FlashCheckpointError, NoSaver, NothingLoads, RankAbsent, SaverLost, SaverRefused, TooLarge
 from .identity import Place, absolute
 from .result import LastLoad, StorageType
 from .saver import LOAD_TIMEOUT
@@ -256,7 +256,8 @@ class FsdpShardCheckpointer(Checkpointer):
             return reader, (source, answer.get("step"), answer.get("path"), answer.get("reason") or "")
         except Exception as error:
             # All ranks must know.
-            return None, ("error", None, None, "rank %d: %s" % (self._place.rank, error))
+            kind = "nothing" if isinstance(error, NothingLoads) else "error"
+            return None, (kind, None, None, "rank %d: %s" % (self._place.rank, error))
 
     def _alone_or_raise(self, why):
         # All ranks decide.
