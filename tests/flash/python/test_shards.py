@@ -9,6 +9,7 @@ from support import ClientTest, crashes, needs_torch
 from test_fsdp import ranks
 
 from dlrover_run.flash_checkpoint import FlashCheckpointError, NothingLoads, disk, identity, synchronous
+from dlrover_run.flash_checkpoint.errors import RankAbsent
 from dlrover_run.flash_checkpoint.files import RankCheckpointer
 
 WORLD = 2
@@ -132,19 +133,42 @@ class TogetherTest(ShardsTest):
 
 @needs_torch
 class Waits(ClientTest):
-    def test_a_rank_that_waits_for_long_says_for_which(self):
+    """Ranks of one process, with a store that they share."""
+
+    def setUp(self):
+        super().setUp()
         import torch.distributed as dist
 
-        from dlrover_run.flash_checkpoint import errors, exchange
+        from dlrover_run.flash_checkpoint import exchange
 
-        for name, value in [("_LONG", 0.1), ("_store", lambda: dist.TCPStore("127.0.0.1", 0, 1, True))]:
-            self.addCleanup(setattr, exchange, name, getattr(exchange, name))
-            setattr(exchange, name, value)
+        store = dist.TCPStore("127.0.0.1", 0, 1, True)
+        self.exchange = exchange
+        self.instead(exchange, "_store", lambda: store)
+        self.instead(exchange, "_counts", {})
+
+    def instead(self, module, name, value):
+        self.addCleanup(setattr, module, name, getattr(module, name))
+        setattr(module, name, value)
+
+    def of_rank(self, rank, timeout, restarts=0):
+        place = identity.Place(rank, WORLD, rank, 0, WORLD, "", None, restarts)
+        return self.exchange.Exchange("name", place, timeout)
+
+    def assertAbsent(self, of_rank, text, *arguments, **options):
+        with self.assertRaisesRegex(RankAbsent, text):
+            of_rank.together("load", None, list, *arguments, **options)
+
+    def test_a_rank_that_waits_for_long_says_for_which(self):
+        self.instead(self.exchange, "_LONG", 0.1)
         for rank, other in ((0, 1), (1, 0)):
-            place = identity.Place(rank, WORLD, rank, 0, WORLD, "", None, 0)
-            with self.assertRaises(errors.RankAbsent):
-                exchange.Exchange("name", place, 0.3).together("load", None, list)
+            self.assertAbsent(self.of_rank(rank, 0.3, restarts=rank), "within 0 s")
             self.assertSaid("waiting for rank %d (up to 0 s): all ranks must save and load" % other)
+
+    def test_what_workers_before_a_restart_have_left_is_no_answer(self):
+        # As under torchrun, which keeps its store.
+        self.assertAbsent(self.of_rank(1, 0.1), "rank 0 sent no decision")
+        self.exchange._counts.clear()
+        self.assertAbsent(self.of_rank(0, 0.1, restarts=1), "rank 1 did not take part")
 
 
 @needs_torch

@@ -29,9 +29,11 @@ class Exchange:
     def __init__(self, name, place, timeout):
         self._place = place
         self._timeout = float(timeout)
-        # Not the restart count: each node counts its own, and only the round is the same on all of them. Launchers
-        # without rounds give each generation of workers a store, or a prefix in it, of its own.
-        self._name = "dlrover_flash/%s/%s" % (place.round, name)
+        # With a round not the restart count: each node counts its own, and only the round is the same on all of them.
+        # torchrun has none, and its store keeps the keys of the workers before a restart (docs/measured.md): what those
+        # were in the middle of must not be taken for an answer.
+        generation = "attempt %d" % place.restarts if place.round is None else place.round
+        self._name = "dlrover_flash/%s/%s" % (generation, name)
         # How many alarms this rank has heard.
         self._alarms = 0
 
