@@ -5,7 +5,7 @@ import os
 import shutil
 import unittest
 
-from support import ClientTest, crashes, needs_torch
+from support import ClientTest, crashes, needs_torch, torch
 from test_fsdp import ranks
 
 from dlrover_run.flash_checkpoint import FlashCheckpointError, NothingLoads, disk, identity, synchronous
@@ -163,6 +163,50 @@ class Waits(ClientTest):
         for rank, other in ((0, 1), (1, 0)):
             self.assertAbsent(self.of_rank(rank, 0.3, restarts=rank), "within 0 s")
             self.assertSaid("waiting for rank %d (up to 0 s): all ranks must save and load" % other)
+
+    def test_where_a_timeout_breaks_the_connection_nothing_waits_twice(self):
+        import threading
+
+        class Old:
+            """A store of torch before 2.1: after a wait that has ended by a timeout it answers something else."""
+
+            def __init__(self, store):
+                self._store = store
+
+            def __getattr__(self, name):
+                return getattr(self._store, name)
+
+            def wait(self, keys, timeout):
+                raise AssertionError("it was waited for")
+
+        class Older(Old):
+            """One that cannot be looked at, either: nothing but one wait remains."""
+
+            def __getattr__(self, name):
+                if name == "check":
+                    raise AttributeError(name)
+                return getattr(self._store, name)
+
+            def wait(self, keys, timeout):
+                self.waits += 1
+                self._store.wait(keys, timeout)
+
+        self.instead(torch, "__version__", "2.0.1+cu118")
+        self.instead(self.exchange, "_LONG", 0.1)
+        old, older = Old(self.exchange._store()), Older(self.exchange._store())
+        self.instead(self.exchange, "_store", lambda: old)
+        self.assertAbsent(self.of_rank(0, 0.3), "rank 1 did not take part")
+        self.assertSaid("waiting for rank 1 (up to 0 s)")
+        other = threading.Thread(target=lambda: self.of_rank(1, 60).together("save 1", "b", None))
+        other.start()
+        found = []
+        self.of_rank(0, 60).together("save 1", "a", lambda each: found.extend(each) or each)
+        other.join(60)
+        self.assertEqual(found, ["a", "b"])
+        older.waits = 0
+        self.instead(self.exchange, "_store", lambda: older)
+        self.assertAbsent(self.of_rank(0, 0.3, restarts=1), "rank 1 did not take part")
+        self.assertEqual(older.waits, 1)
 
     def test_what_workers_before_a_restart_have_left_is_no_answer(self):
         # As under torchrun, which keeps its store.

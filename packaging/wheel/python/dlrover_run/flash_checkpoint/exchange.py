@@ -6,6 +6,7 @@ of training.
 
 import datetime
 import pickle
+import re
 import sys
 import time
 import zlib
@@ -19,7 +20,10 @@ _LARGEST_PART = 4 << 20
 # Seconds after which a rank says that it waits.
 _LONG = 60.0
 
-# How many exchanges of a name there were in this process.
+# Seconds between looks at a store that cannot be waited for again after a timeout; doubled each time, up to the second.
+_FIRST_POLL, _LONGEST_POLL = 0.01, 1.0
+
+# How many exchanges of a name there were in this process, by name and rank.
 _counts = {}
 
 
@@ -48,8 +52,7 @@ class Exchange:
         if world == 1:
             return decide([mine])[0]
         name = "%s/%s" % (self._name, what)
-        count = _counts[name] = _counts.get(name, 0) + 1
-        channel = _Channel("%s/%d" % (name, count), timeout or self._timeout)
+        channel = _Channel("%s/%d" % (name, self._count(name)), timeout or self._timeout)
         if rank != 0:
             channel.put("to", rank, mine)
             kind, answer = channel.take("from", rank)
@@ -83,8 +86,58 @@ class Exchange:
         self._alarms += 1
         return store.get(key).decode()
 
+    def _count(self, name):
+        """The number of this use of a name; the same in all ranks, as all of them use it."""
+        own = name, self._place.rank
+        _counts[own] = _counts.get(own, 0) + 1
+        return _counts[own]
+
     def _alarm_key(self):
         return "%s/alarm/%d" % (self._name, self._alarms)
+
+
+def _wait_for(store, key, deadline, rank):
+    """Waits for what `rank` sets. Raises an error with `timeout` in its text at the deadline."""
+    left = max(deadline - time.monotonic(), 0.001)
+    can_cancel = _can_cancel_waits()
+    if left > _LONG and (can_cancel or hasattr(store, "check")):
+        # A rank that never comes holds this one for long: nothing else says so.
+        try:
+            _wait_once(store, key, _LONG, can_cancel)
+            return
+        except Exception as error:
+            if "timeout" not in str(error).lower():
+                raise
+        say(
+            "waiting for rank %d (up to %.0f s): all ranks must save and load checkpoints at the same steps"
+            % (rank, left)
+        )
+        left = max(deadline - time.monotonic(), 0.001)
+    _wait_once(store, key, left, can_cancel)
+
+
+def _wait_once(store, key, seconds, can_cancel):
+    if can_cancel or not hasattr(store, "check"):
+        store.wait([key], datetime.timedelta(seconds=seconds))
+        return
+    deadline, pause = time.monotonic() + seconds, _FIRST_POLL
+    while not store.check([key]):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timeout of %.3f s" % seconds)
+        time.sleep(min(pause, left))
+        pause = min(pause * 2, _LONGEST_POLL)
+
+
+def _can_cancel_waits():
+    """Whether a wait for the store that ends by a timeout leaves the connection usable.
+
+    Before torch 2.1 the client does not cancel it: the answer, when it comes, is taken for that of a later request.
+    """
+    import torch
+
+    found = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
+    return found is None or (int(found.group(1)), int(found.group(2))) >= (2, 1)
 
 
 def is_possible(world):
@@ -137,21 +190,7 @@ class _Channel:
         return pickle.loads(zlib.decompress(content))
 
     def _wait(self, key, direction, rank):
-        left = max(self._deadline - time.monotonic(), 0.001)
-        if left > _LONG:
-            # A rank that never comes holds this one for long: nothing else says so.
-            try:
-                self._store.wait([key], datetime.timedelta(seconds=_LONG))
-                return
-            except Exception as error:
-                if "timeout" not in str(error).lower():
-                    raise
-            say(
-                "waiting for rank %d (up to %.0f s): all ranks must save and load checkpoints at the same steps"
-                % (rank if direction == "to" else 0, left)
-            )
-            left = max(self._deadline - time.monotonic(), 0.001)
-        self._store.wait([key], datetime.timedelta(seconds=left))
+        _wait_for(self._store, key, self._deadline, rank if direction == "to" else 0)
 
     def _key(self, direction, rank):
         return "%s/%s/%d" % (self._name, direction, rank)
