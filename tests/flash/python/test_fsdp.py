@@ -286,6 +286,22 @@ class Disagreements(ClientTest):
         words, ends = ranks("fsdp.py", self.folder, "2", "load")
         self.assertEqual(words[-1][:3], ["loaded", "disk", "4"], ends)
 
+    def test_a_rank_that_is_late_at_the_save_that_fails_does_not_wait(self):
+        saver, other = self.reference(), self.reference()
+        commit = other._commit
+
+        def dying(request, *arguments):
+            if request["step"] == 2:
+                other.faults["commit"] = "die"
+            return commit(request, *arguments)
+
+        other._commit = dying
+        of_rank = self.of_two_savers(saver, other)
+        _, ends = ranks("fsdp.py", self.folder, "2", "late", of_rank=of_rank, SAVE_TIMEOUT="8")
+        results = [[line.split()[1] for line in out.splitlines() if line.startswith("result")] for _, out, _ in ends]
+        self.assertEqual(results, [["True"] * 4, ["True", "False", "True", "True"]], ends)
+        self.assertEqual(sorted(os.listdir(self.folder)), [".dlrover", "3", "4", "dlrover_latest.txt"])
+
     def test_a_save_to_memory_that_fails_is_told_to_all_too(self):
         saver, other = self.reference(), self.reference()
         other.faults["commit"] = "die"

@@ -208,6 +208,30 @@ class Waits(ClientTest):
         self.assertAbsent(self.of_rank(0, 0.3, restarts=1), "rank 1 did not take part")
         self.assertEqual(older.waits, 1)
 
+    def test_all_ranks_hear_an_alarm_at_the_same_save(self):
+        one, other = self.of_rank(0, 1), self.of_rank(1, 1)
+        keys = self.exchange._store().num_keys()
+        self.assertFalse(one.alarmed("save 1"))
+        one.alarm()
+        # It is late at the save that has failed.
+        self.assertFalse(other.alarmed("save 1"))
+        # It comes first at the next one.
+        self.assertTrue(other.alarmed("save 2"))
+        other.alarm()
+        self.assertTrue(one.alarmed("save 2"))
+        for each in (one, other):
+            self.assertTrue(each.alarmed("save 3"))
+        # It is ahead of the one that fails.
+        self.assertFalse(other.alarmed("save 4"))
+        one.alarm()
+        one.alarm()
+        self.assertFalse(one.alarmed("save 4"))
+        # Steps may be saved anew, also older ones.
+        for step, is_new in [(3, True), (3, False), (1, False)]:
+            self.assertEqual([each.alarmed("save %d" % step) for each in (one, other)], [is_new] * 2)
+        # Nothing else stays than the number of alarms.
+        self.assertEqual(self.exchange._store().num_keys(), keys + 1)
+
     def test_what_workers_before_a_restart_have_left_is_no_answer(self):
         # As under torchrun, which keeps its store.
         self.assertAbsent(self.of_rank(1, 0.1), "rank 0 sent no decision")

@@ -2,9 +2,10 @@
 
 GENERATION is 1 or 2. Actions: `save STEPS` trains and saves, into memory with `memory`, and with `disk STEPS` further
 steps to disk; `load` loads into a new model; both print the step and a checksum of the whole state, which is the same
-for all ranks. `lonely` saves on all ranks but the last. `grow` saves
-four times, with a key that rank 1 has from the second time on, and all ranks at the last one. With `lose`, the files of
-the last rank are gone when it has written them, as on a file system that the nodes do not share.
+for all ranks. `lonely` saves on all ranks but the last. `late` saves four times, rank 0 after the others at the
+second one. `grow` saves four times, with a key that rank 1 has from the second time on, and all ranks at the last one.
+With `lose`, the files of the last rank are gone when it has written them, as on a file system that the nodes do not
+share.
 
 In the first round, `save STEPS die` ends with a SIGKILL of the last rank. `save STEPS hang` waits for the disk, makes
 the file `<rank>.waited` in the directory PROBE_OUT, and rests until it is killed. Later rounds go on from what they
@@ -172,6 +173,22 @@ def main():
             if step == 2 or rank != dist.get_world_size() - 1:
                 result = checkpointer.save_checkpoint(step, state)
                 say("result", bool(result), result.error)
+            dist.barrier()
+    if "late" in actions:
+        checkpointer = kind(folder, **options)
+        model, optimizer = new(1e-2)
+        train(model, optimizer, 1)
+        from dlrover_run.flash_checkpoint import sharded_state
+
+        for step in (1, 2, 3, 4):
+            state = sharded_state.state_of(model, optimizer, extra(step))
+            # At the second step rank 0 comes when the others have saved.
+            if step == 2 and rank == 0:
+                dist.barrier()
+            result = checkpointer.save_checkpoint(step, state)
+            say("result", bool(result), result.error)
+            if step == 2 and rank != 0:
+                dist.barrier()
             dist.barrier()
     if "grow" in actions:
         checkpointer = kind(folder, **options)

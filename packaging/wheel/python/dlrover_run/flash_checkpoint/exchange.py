@@ -74,17 +74,25 @@ class Exchange:
             channel.put("from", other, ("answer", answers[other]))
         return answers[0]
 
-    def alarm(self, text):
-        """Tells all ranks, and waits for none: the next `alarmed` of each of them returns `text`."""
-        _store().set(self._alarm_key(), text)
+    def alarm(self):
+        """Tells all ranks, and waits for none: `alarmed` holds once in each of them, at the same call in all."""
+        _store().add(self._alarm_key(), 1)
 
-    def alarmed(self):
-        """The text of an alarm that this rank has not heard yet, or None. Waits for no other rank."""
-        store, key = _store(), self._alarm_key()
-        if not store.check([key]):
-            return None
-        self._alarms += 1
-        return store.get(key).decode()
+    def alarmed(self, what):
+        """Whether there was an alarm before the first rank came to `what`, and after the last one that was heard.
+
+        All ranks ask at the same steps and get the same answer, in whatever order they come: one that is late at the
+        step whose failure is the alarm does not hear it before the others. Waits for no other rank.
+        """
+        store, name = _store(), "%s/alarmed/%s" % (self._name, what)
+        key = "%s/%d" % (name, self._count(name))
+        # The first one decides.
+        alarms = int(store.compare_set(key, "", str(store.add(self._alarm_key(), 0))))
+        if store.add(key + "/asked", 1) == self._place.world:
+            store.delete_key(key)
+            store.delete_key(key + "/asked")
+        is_new, self._alarms = alarms > self._alarms, max(alarms, self._alarms)
+        return is_new
 
     def _count(self, name):
         """The number of this use of a name; the same in all ranks, as all of them use it."""
@@ -93,7 +101,7 @@ class Exchange:
         return _counts[own]
 
     def _alarm_key(self):
-        return "%s/alarm/%d" % (self._name, self._alarms)
+        return "%s/alarms" % self._name
 
 
 def _wait_for(store, key, deadline, rank):

@@ -104,17 +104,17 @@ class FsdpShardCheckpointer(Checkpointer):
 
     def _save_now(self, step, state, path, to_disk, began):
         if to_disk:
-            self._drop_plans()
+            self._drop_plans(step)
         return super()._save_now(step, state, path, to_disk, began)
 
-    def _drop_plans(self):
+    def _drop_plans(self, step):
         """Forgets plans that all ranks are to make anew, at the same save: whether all have a saver and memory now.
 
         After an alarm all of them. Those without memory each time: a write by the ranks takes longer than a plan.
         """
         world = self._place.world
         try:
-            if world > 1 and exchange.is_possible(world) and self._exchange.alarmed():
+            if world > 1 and exchange.is_possible(world) and self._exchange.alarmed("save %d" % step):
                 self._plans.clear()
         except Exception:
             # The store has failed. What needs it says so.
@@ -129,7 +129,7 @@ class FsdpShardCheckpointer(Checkpointer):
         if is_known or self._place.world == 1 or not self._plans or not self._has_no_memory(error):
             return
         try:
-            self._exchange.alarm("rank %d: %s" % (self._place.rank, error))
+            self._exchange.alarm()
         except Exception:
             # As above.
             pass
