@@ -3,12 +3,14 @@
 import json
 import os
 import shutil
+import threading
+import time
 import unittest
 
 from support import ClientTest, crashes, needs_torch, torch
 from test_fsdp import ranks
 
-from dlrover_run.flash_checkpoint import FlashCheckpointError, NothingLoads, disk, identity, synchronous
+from dlrover_run.flash_checkpoint import DdpCheckpointer, FlashCheckpointError, NothingLoads, disk, identity, synchronous
 from dlrover_run.flash_checkpoint.errors import RankAbsent
 from dlrover_run.flash_checkpoint.files import RankCheckpointer
 
@@ -132,7 +134,7 @@ class TogetherTest(ShardsTest):
 
 
 @needs_torch
-class Waits(ClientTest):
+class Waits(ShardsTest):
     """Ranks of one process, with a store that they share."""
 
     def setUp(self):
@@ -154,6 +156,35 @@ class Waits(ClientTest):
         place = identity.Place(rank, WORLD, rank, 0, WORLD, "", None, restarts)
         return self.exchange.Exchange("name", place, timeout)
 
+    def on_all_ranks(self, call):
+        """What `call(rank)` returns or raises, in a thread for each rank with a connection of its own."""
+        import torch.distributed as dist
+
+        found, own, first = [None] * WORLD, threading.local(), self.exchange._store()
+        self.instead(self.exchange, "_store", lambda: getattr(own, "store", first))
+
+        def run(rank):
+            own.store = dist.TCPStore("127.0.0.1", first.port, is_master=False)
+            try:
+                found[rank] = call(rank)
+            except Exception as error:
+                found[rank] = error
+
+        threads = [threading.Thread(target=run, args=(rank,)) for rank in range(WORLD)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        return found
+
+    def checkpointers(self, kind, **options):
+        self.instead(self.exchange, "is_possible", lambda world: True)
+        result = []
+        for rank in range(WORLD):
+            self.be_rank(rank)
+            result.append(kind(self.folder, **options))
+        return result
+
     def assertAbsent(self, of_rank, text, *arguments, **options):
         with self.assertRaisesRegex(RankAbsent, text):
             of_rank.together("load", None, list, *arguments, **options)
@@ -165,8 +196,6 @@ class Waits(ClientTest):
             self.assertSaid("waiting for rank %d (up to 0 s): all ranks must save and load" % other)
 
     def test_where_a_timeout_breaks_the_connection_nothing_waits_twice(self):
-        import threading
-
         class Old:
             """A store of torch before 2.1: after a wait that has ended by a timeout it answers something else."""
 
@@ -207,6 +236,84 @@ class Waits(ClientTest):
         self.instead(self.exchange, "_store", lambda: older)
         self.assertAbsent(self.of_rank(0, 0.3, restarts=1), "rank 1 did not take part")
         self.assertEqual(older.waits, 1)
+
+    def test_ranks_that_do_not_load_are_named_soon(self):
+        self.instead(self.exchange, "_LATEST_ARRIVAL", 0.3)
+        one, other = self.checkpointers(DdpCheckpointer)
+        began = time.monotonic()
+        for checkpointer, missing in ((one, 1), (other, 0)):
+            self.instead(self.exchange, "_counts", {})
+            with self.assertRaisesRegex(
+                FlashCheckpointError,
+                r"rank %d did not call load_checkpoint\(\) within 0 s of this one: after init_process_group\(\) all "
+                r"ranks call it.* give it resume_path, or call it before init_process_group\(\)" % missing,
+            ):
+                checkpointer._exchange._name += "/%d" % missing
+                checkpointer.load_checkpoint()
+        self.assertLess(time.monotonic() - began, 120)
+        # All of them, and not only the first one.
+        for missing, text in (((1, 2, 3), "ranks 1, 2, 3 did"), ((1, 3), "ranks 1, 3 did")):
+            ranks = [identity.Place(rank, 4, rank, 0, 4, "", None, 0) for rank in range(4)]
+            each = [self.exchange.Exchange(text, place, 0.2) for place in ranks]
+            for rank in set((1, 2, 3)) - set(missing):
+                each[rank].arrive("load")
+            self.assertAbsent(each[0], text, arrived=each[0].arrive("load"))
+
+    def test_a_rank_that_has_arrived_may_take_long(self):
+        self.instead(self.exchange, "_LATEST_ARRIVAL", 0.05)
+        one, other = self.of_rank(0, 60), self.of_rank(1, 60)
+        arrived = [each.arrive("load") for each in (one, other)]
+
+        def together(rank):
+            each = (one, other)[rank]
+            if rank:
+                # It asks its saver.
+                time.sleep(0.5)
+            return each.together("load", rank, lambda objects: [list(objects)] * 2, None, arrived[rank])
+
+        self.assertEqual(self.on_all_ranks(together), [[0, 1]] * 2)
+
+    def test_a_load_that_cannot_begin_on_one_rank_is_told_to_all(self):
+        from dlrover_run.flash_checkpoint import FsdpShardCheckpointer, checkpointer
+
+        self.instead(checkpointer, "LOAD_TIMEOUT", 0.4)
+        for kind, load in [
+            (DdpCheckpointer, DdpCheckpointer.load_checkpoint),
+            (FsdpShardCheckpointer, FsdpShardCheckpointer.get_storage_reader),
+        ]:
+            both = self.checkpointers(kind, save_timeout=0.2)
+            # A preparation that does not end, and a save of another thread.
+            ended, saves = threading.Event(), threading.Event()
+            both[1]._preparation = threading.Thread(target=ended.wait)
+            both[1]._preparation.start()
+            self.addCleanup(ended.set)
+            for error in self.on_all_ranks(lambda rank: load(both[rank])):
+                self.assertIsInstance(error, FlashCheckpointError)
+                self.assertIn("rank 1: the saver did not provide memory within 0 s", str(error))
+            ended.set()
+
+            def save():
+                with both[1]._calls.held("save", time.monotonic()):
+                    saves.set()
+                    ended.wait()
+
+            both[1]._preparation.join()
+            ended.clear()
+            thread = threading.Thread(target=save)
+            thread.start()
+            saves.wait()
+            for error in self.on_all_ranks(lambda rank: load(both[rank])):
+                self.assertIsInstance(error, FlashCheckpointError)
+                self.assertIn("rank 1: cannot load: a call of another thread did not end in time", str(error))
+            ended.set()
+            thread.join()
+            # They are in step after it.
+            self.assertEqual([each or None for each in self.on_all_ranks(lambda rank: load(both[rank]))], [None] * 2)
+
+    def test_the_limit_that_is_over_is_named(self):
+        limit = self.exchange.OF_LOAD._replace(seconds=0.1)
+        self.assertAbsent(self.of_rank(0, 60), r"within 0 s \(the limit of a load\)", limit)
+        self.assertAbsent(self.of_rank(0, 0.1), r"within 0 s \(save_timeout\)")
 
     def test_all_ranks_hear_an_alarm_at_the_same_save(self):
         one, other = self.of_rank(0, 1), self.of_rank(1, 1)

@@ -5,7 +5,7 @@ import os
 import threading
 import time
 
-from .errors import UnderWay
+from .errors import Nested, UnderWay
 
 
 class CallLock:
@@ -18,7 +18,7 @@ class CallLock:
 
     @contextlib.contextmanager
     def held(self, what, deadline):
-        """Holds the lock. Raises UnderWay when another thread has it until `deadline`, or this one has it already."""
+        """Holds the lock. Raises UnderWay when another thread has it until `deadline`, and Nested when this one has it."""
         if self._process != os.getpid():
             # Another thread of the parent may have held it.
             self.__init__()
@@ -29,7 +29,7 @@ class CallLock:
             )
         if self._is_held:
             self._lock.release()
-            raise UnderWay(
+            raise Nested(
                 "cannot %s in the middle of another call of the same thread, as in a signal handler; let the "
                 "handler set a flag, and call after the training step" % what
             )

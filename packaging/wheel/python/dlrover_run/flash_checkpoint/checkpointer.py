@@ -1,5 +1,6 @@
 """What all checkpointers have in common: a save into memory, and what happens without a saver."""
 
+import contextlib
 import operator
 import sys
 import time
@@ -9,6 +10,7 @@ from . import accelerator, background, common_step, disk, documents, exchange, l
 from .call_lock import CallLock
 from .errors import (
     FlashCheckpointError,
+    Nested,
     NoSaver,
     NothingIsThere,
     NothingLoads,
@@ -229,13 +231,20 @@ class Checkpointer:
                 state = disk.load_file(path)
             self.last_load = LastLoad("file", None, "%s was given" % path)
             return state
-        with busy("checkpoint"), self._calls.held("load", time.monotonic() + LOAD_TIMEOUT):
+        with busy("checkpoint"), contextlib.ExitStack() as until_end:
+            if self._asks_all():
+                return self._load_with_all(until_end)
+            self._begin_load(until_end)
             return self._load_newest()
 
-    def _load_newest(self):
+    def _begin_load(self, until_end):
+        """Waits for what this process does with the saver already. Holds the lock of calls until the end."""
+        # Where all ranks load, the others wait for what this one finds, and must hear of a failure in time.
+        seconds = LOAD_TIMEOUT / 2 if self._asks_all() else LOAD_TIMEOUT
+        until_end.enter_context(self._calls.held("load", time.monotonic() + seconds))
         self._join_preparation()
-        if self._asks_all():
-            return self._load_with_all()
+
+    def _load_newest(self):
         answer, restored = self._ask_for_load()
         source, step = answer.get("source"), answer.get("step")
         if restored is not None:
@@ -274,14 +283,22 @@ class Checkpointer:
         """
         return self._place.world > 1 and exchange.is_possible(self._place.world)
 
-    def _load_with_all(self):
+    def _load_with_all(self, until_end):
         """Loads what this rank saves and loads, of the step that all ranks load. All ranks call it."""
-        restored, path = None, None
+        restored, path, arrived = None, None, None
+        if self._identity.n_shards == 1:
+            # Such a state can be loaded by one rank alone, and passed on by the script. Of a state in parts each rank
+            # needs its own.
+            arrived = self._exchange.arrive("load")
         try:
+            self._begin_load(until_end)
             answer, restored = self._ask_for_load()
             source, path = answer.get("source"), answer.get("path")
             # Each has a file of its own.
             mine = "memory" if restored else source, answer.get("step"), None, answer.get("reason") or ""
+        except Nested:
+            # Not one of the calls that the others make.
+            raise
         except NothingIsThere as error:
             mine = "nothing", None, None, "rank %d: %s" % (self._place.rank, error)
         except NothingLoads as error:
@@ -289,7 +306,9 @@ class Checkpointer:
         except Exception as error:
             # All ranks must know.
             mine = "error", None, None, "rank %d: %s" % (self._place.rank, error)
-        source, step, _, reason = self._exchange.together("load", mine, common_step.same_for_all, LOAD_TIMEOUT)
+        source, step, _, reason = self._exchange.together(
+            "load", mine, common_step.same_for_all, exchange.OF_LOAD, arrived
+        )
         if source == "memory":
             self.last_load = LastLoad("memory", step, reason)
             return restored.take_state()

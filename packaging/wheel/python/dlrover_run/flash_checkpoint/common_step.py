@@ -2,8 +2,8 @@
 
 from . import disk, documents
 from .errors import FlashCheckpointError, NothingLoads
+from .exchange import OF_LOAD
 from .result import LastLoad
-from .saver import LOAD_TIMEOUT
 
 
 def same_for_all(answers):
@@ -61,7 +61,7 @@ def newest_on_disk(exchange, identity, why, check_format, read=None):
         except Exception as error:
             # torch.load raises anything for a damaged file.
             fault = "rank %d cannot load it: %s: %s" % (rank, type(error).__name__, error)
-        fault = exchange.together("check %d" % step, fault, _first_fault, LOAD_TIMEOUT)
+        fault = exchange.together("check %d" % step, fault, _first_fault, OF_LOAD)
         if fault is None:
             return candidate, state, LastLoad("disk", step, why)
         if rank == 0:

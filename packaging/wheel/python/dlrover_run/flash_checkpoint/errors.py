@@ -2,6 +2,7 @@
 
 __all__ = [
     "FlashCheckpointError",
+    "Nested",
     "NoSaver",
     "NothingIsThere",
     "NothingLoads",
@@ -67,6 +68,10 @@ class TooLarge(FlashCheckpointError):
 
 class UnderWay(FlashCheckpointError):
     """Another call is under way, in this thread or another one. The connection to the saver is as it was."""
+
+
+class Nested(UnderWay):
+    """The call that is under way is one of the same thread."""
 
 
 class RankAbsent(FlashCheckpointError):

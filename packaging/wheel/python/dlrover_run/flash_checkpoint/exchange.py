@@ -4,6 +4,7 @@ Not by collectives: those need a backend that takes objects, cannot be bounded i
 of training.
 """
 
+import collections
 import datetime
 import pickle
 import re
@@ -13,6 +14,7 @@ import zlib
 
 from .errors import FlashCheckpointError, NothingLoads, RankAbsent
 from .notices import say
+from .saver import LOAD_TIMEOUT
 
 # Bytes of a value at most: stores refuse large ones.
 _LARGEST_PART = 4 << 20
@@ -23,8 +25,23 @@ _LONG = 60.0
 # Seconds between looks at a store that cannot be waited for again after a timeout; doubled each time, up to the second.
 _FIRST_POLL, _LONGEST_POLL = 0.01, 1.0
 
+# Ranks that a message names at most.
+_MOST_NAMED = 8
+
 # How many exchanges of a name there were in this process, by name and rank.
 _counts = {}
+
+
+# How long ranks wait for each other, and what that is called.
+Limit = collections.namedtuple("Limit", "seconds name")
+
+# A load ends when the saver has looked for a checkpoint, and has checked its files.
+OF_LOAD = Limit(LOAD_TIMEOUT, "the limit of a load")
+
+# Seconds that ranks may begin a load after each other. Ranks start together, and init_process_group() has just waited
+# for all of them: what one of them does longer before it loads is rare, and a script that loads on one rank only, as
+# is right before init_process_group(), must not hang for as long as a load may take.
+_LATEST_ARRIVAL = 300.0
 
 
 class Exchange:
@@ -41,20 +58,30 @@ class Exchange:
         # How many alarms this rank has heard.
         self._alarms = 0
 
-    def together(self, what, mine, decide, timeout=None):
+    def arrive(self, what):
+        """Tells all ranks, and waits for none, that this one comes to `together(what)`. Returns `arrived` for that."""
+        name = "%s/%s" % (self._name, what)
+        count = _counts.get((name, self._place.rank), 0) + 1
+        _store().set(_arrival_key("%s/%d" % (name, count), self._place.rank), "1")
+        return time.monotonic() + _LATEST_ARRIVAL
+
+    def together(self, what, mine, decide, limit=None, arrived=None):
         """Every rank gives an object; rank 0 calls `decide(objects)`, which returns one answer for each rank.
 
         Returns the answer for this rank. `what` says what is decided, with the step if there is one: a rank that was
         not there at one step is found again at the next. Raises FlashCheckpointError, in all ranks, when `decide`
-        raises or a rank does not come in time; `timeout` in seconds, if not the usual one.
+        raises or a rank does not come in time; `limit` is a Limit, if not the usual one. With `arrived`, what `arrive`
+        has returned, that limit is for ranks that arrive in time; others are named.
         """
         rank, world = self._place.rank, self._place.world
         if world == 1:
             return decide([mine])[0]
         name = "%s/%s" % (self._name, what)
-        channel = _Channel("%s/%d" % (name, self._count(name)), timeout or self._timeout)
+        channel = _Channel("%s/%d" % (name, self._count(name)), limit or Limit(self._timeout, "save_timeout"))
         if rank != 0:
             channel.put("to", rank, mine)
+            if arrived is not None:
+                channel.wait_for_arrival([0], arrived)
             kind, answer = channel.take("from", rank)
             if kind == "nothing":
                 raise NothingLoads(answer)
@@ -62,6 +89,8 @@ class Exchange:
                 raise FlashCheckpointError(answer)
             return answer
         try:
+            if arrived is not None:
+                channel.wait_for_arrival(range(1, world), arrived)
             objects = [mine] + [channel.take("to", other) for other in range(1, world)]
             answers = decide(objects)
         except Exception as error:
@@ -102,6 +131,18 @@ class Exchange:
 
     def _alarm_key(self):
         return "%s/alarms" % self._name
+
+
+def _arrival_key(name, rank):
+    return "%s/here/%d" % (name, rank)
+
+
+def _counted(ranks):
+    """`rank 1`; `ranks 1, 2`; of many the first ones."""
+    named = ", ".join(map(str, ranks[:_MOST_NAMED]))
+    if len(ranks) > _MOST_NAMED:
+        named += " and %d more" % (len(ranks) - _MOST_NAMED)
+    return ("rank %s" if len(ranks) == 1 else "ranks %s") % named
 
 
 def _wait_for(store, key, deadline, rank):
@@ -162,11 +203,36 @@ def is_possible(world):
 class _Channel:
     """Objects from one rank to another."""
 
-    def __init__(self, name, timeout):
+    def __init__(self, name, limit):
         self._name = name
         self._store = _store()
-        self._deadline = time.monotonic() + timeout
-        self._timeout = timeout
+        self._deadline = time.monotonic() + limit.seconds
+        self._limit = limit
+
+    def wait_for_arrival(self, ranks, deadline):
+        """Waits until these ranks have arrived. Raises RankAbsent, which names those that have not."""
+        for rank in ranks:
+            try:
+                _wait_for(self._store, _arrival_key(self._name, rank), deadline, rank)
+            except Exception as error:
+                if "timeout" not in str(error).lower():
+                    raise FlashCheckpointError(
+                        "rank %d cannot be waited for: the store of torch.distributed failed: %s"
+                        % (rank, str(error).split("\n")[0])
+                    )
+                missing = [other for other in ranks if other >= rank and not self._has_arrived(other, rank)]
+                raise RankAbsent(
+                    "%s did not call load_checkpoint() within %.0f s of this one: after init_process_group() all ranks "
+                    "call it, so that all load the same step. Call it on all ranks, or, to load on some of them only, "
+                    "give it resume_path, or call it before init_process_group()"
+                    % (_counted(missing), _LATEST_ARRIVAL)
+                )
+
+    def _has_arrived(self, rank, missing):
+        # Where a store cannot be looked at, only the one that was waited for is known.
+        if rank == missing or not hasattr(self._store, "check"):
+            return rank != missing
+        return self._store.check([_arrival_key(self._name, rank)])
 
     def put(self, direction, rank, value):
         content = zlib.compress(pickle.dumps(value), 1)
@@ -188,8 +254,8 @@ class _Channel:
                     "%s the checkpoint: the store of torch.distributed failed: %s" % (what, str(error).split("\n")[0])
                 )
             raise RankAbsent(
-                "%s the checkpoint within %.0f s (save_timeout): every rank must save and load at the same steps"
-                % (what, self._timeout)
+                "%s the checkpoint within %.0f s (%s): every rank must save and load at the same steps"
+                % (what, self._limit.seconds, self._limit.name)
             )
         keys = ["%s/%d" % (key, index) for index in range(int(self._store.get(key)))]
         content = b"".join(self._store.get(part) for part in keys)

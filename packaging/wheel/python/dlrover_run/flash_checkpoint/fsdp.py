@@ -10,18 +10,17 @@ All ranks save and load at the same steps.
 
 import collections
 import collections.abc
+import contextlib
 import functools
 import os
-import time
 
 from .. import busy
 from . import common_step, documents, exchange, identity
 from .checkpointer import Checkpointer
 from .ddp import DdpCheckpointer
-from .errors import FlashCheckpointError, NoSaver, NothingLoads, RankAbsent, SaverLost, SaverRefused, TooLarge
+from .errors import FlashCheckpointError, Nested, NoSaver, NothingLoads, RankAbsent, SaverLost, SaverRefused, TooLarge
 from .identity import Place, absolute
 from .result import LastLoad, StorageType
-from .saver import LOAD_TIMEOUT
 from .strategies import keep_of
 
 __all__ = ["FsdpCheckpointer", "FsdpFullCheckpointer", "FsdpShardCheckpointer", "StorageType"]
@@ -96,8 +95,8 @@ class FsdpShardCheckpointer(Checkpointer):
             path = absolute(resume_path)
             self.last_load = LastLoad("file", None, "%s was given" % path)
             return FileSystemReader(path)
-        with busy("checkpoint"), self._calls.held("load", time.monotonic() + LOAD_TIMEOUT):
-            reader, self.last_load = self._newest()
+        with busy("checkpoint"), contextlib.ExitStack() as until_end:
+            reader, self.last_load = self._newest(until_end)
         if self.last_load.source == "disk":
             return FileSystemReader(reader)
         return reader
@@ -152,9 +151,11 @@ class FsdpShardCheckpointer(Checkpointer):
 
     def _plan_once_more(self, step, state, key):
         """`_plan`; a rank that plans alone waits for the others for `save_timeout` once, and for less from then on."""
-        timeout = min(_PLAN_AGAIN, self._save_timeout) if key == self._unplanned else None
+        limit = None
+        if key == self._unplanned and self._save_timeout > _PLAN_AGAIN:
+            limit = exchange.Limit(_PLAN_AGAIN, "less than save_timeout, after the save before")
         try:
-            plan = self._plan(step, state, timeout)
+            plan = self._plan(step, state, limit)
         except RankAbsent as error:
             if not self._plans:
                 # The first one: a rank may be late.
@@ -168,7 +169,7 @@ class FsdpShardCheckpointer(Checkpointer):
         self._unplanned = None
         return plan
 
-    def _plan(self, step, state, timeout):
+    def _plan(self, step, state, limit):
         """Decides with all ranks what each of them writes, and whether all have a saver and memory."""
         from . import dcp_plan
 
@@ -188,7 +189,7 @@ class FsdpShardCheckpointer(Checkpointer):
 
         mine = self._attempt(describe)
         decide = functools.partial(_decided, decide=plan_for_all)
-        why, labels = self._exchange.together("plan %s" % step, mine, decide, timeout)
+        why, labels = self._exchange.together("plan %s" % step, mine, decide, limit)
         if why:
             return NoSaver(*why, is_agreed=True)
         local = dcp_plan.local_metadata(parts, mine[1]["plan"])
@@ -228,11 +229,10 @@ class FsdpShardCheckpointer(Checkpointer):
 
         sharded_files.write(self._identity, self._place, self._exchange, step, state, path)
 
-    def _newest(self):
+    def _newest(self, until_end):
         """(a reader, LastLoad) for what all ranks load; for source `disk` its directory instead of the reader."""
-        self._join_preparation()
-        reader, mine = self._mine()
-        source, step, path, reason = self._exchange.together("load", mine, common_step.same_for_all, LOAD_TIMEOUT)
+        reader, mine = self._mine(until_end)
+        source, step, path, reason = self._exchange.together("load", mine, common_step.same_for_all, exchange.OF_LOAD)
         if source == "memory":
             return reader, LastLoad("memory", step, reason)
         reader = None
@@ -243,9 +243,10 @@ class FsdpShardCheckpointer(Checkpointer):
         candidate, _, last_load = common_step.newest_on_disk(self._exchange, self._identity, reason, _check_format)
         return candidate and candidate.path, last_load
 
-    def _mine(self):
+    def _mine(self, until_end):
         """(a reader or None, what this rank could load)."""
         try:
+            self._begin_load(until_end)
             answer, restored = self._ask_for_load()
             reader = None
             if restored is not None:
@@ -254,6 +255,9 @@ class FsdpShardCheckpointer(Checkpointer):
                 reader = MemoryReader(restored.take_state(), answer.get("step"))
             source = "memory" if reader else answer.get("source")
             return reader, (source, answer.get("step"), answer.get("path"), answer.get("reason") or "")
+        except Nested:
+            # Not one of the calls that the others make.
+            raise
         except Exception as error:
             # All ranks must know.
             kind = "nothing" if isinstance(error, NothingLoads) else "error"
