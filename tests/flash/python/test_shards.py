@@ -195,6 +195,13 @@ class Waits(ShardsTest):
             self.assertAbsent(self.of_rank(rank, 0.3, restarts=rank), "within 0 s")
             self.assertSaid("waiting for rank %d (up to 0 s): all ranks must save and load" % other)
 
+    def test_nodes_without_rounds_meet_although_they_count_restarts_by_themselves(self):
+        def together(rank):
+            place = identity.Place(rank, WORLD, 0, rank, 1, "", None, rank)
+            return self.exchange.Exchange("name", place, 10).together("load", rank, lambda each: [list(each)] * 2)
+
+        self.assertEqual(self.on_all_ranks(together), [[0, 1]] * 2)
+
     def test_where_a_timeout_breaks_the_connection_nothing_waits_twice(self):
         class Old:
             """A store of torch before 2.1: after a wait that has ended by a timeout it answers something else."""

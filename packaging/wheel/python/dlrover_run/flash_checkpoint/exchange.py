@@ -50,10 +50,12 @@ class Exchange:
     def __init__(self, name, place, timeout):
         self._place = place
         self._timeout = float(timeout)
-        # With a round not the restart count: each node counts its own, and only the round is the same on all of them.
-        # torchrun has none, and its store keeps the keys of the workers before a restart (docs/measured.md): what those
-        # were in the middle of must not be taken for an answer.
-        generation = "attempt %d" % place.restarts if place.round is None else place.round
+        # torchrun has no rounds, and its store keeps the keys of the workers before a restart (docs/measured.md): what
+        # those were in the middle of must not be taken for an answer. On one node the restart count tells them apart;
+        # on several, each node counts its own restarts, so that ranks of different nodes would not meet.
+        generation = place.round
+        if generation is None and place.world == place.local_world:
+            generation = "attempt %d" % place.restarts
         self._name = "dlrover_flash/%s/%s" % (generation, name)
         # How many alarms this rank has heard.
         self._alarms = 0
