@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import unittest
@@ -77,6 +78,29 @@ class Adaptors(ClientTest):
         words, done = run("hf.py", other, "20")
         self.assertEqual(words[0], ["found", "checkpoint-15", "disk"], done.stderr)
         self.assertEqual(words[-1], whole[-1], done.stderr)
+
+    @needs("transformers")
+    def test_transformers_replaces_no_weights_of_others(self):
+        self.reference()
+        address = os.environ["DLROVER_CKPT_SOCK"]
+        run("hf.py", self.folder, "5", DLROVER_CKPT_SOCK=address)
+        folder = os.path.join(self.folder, "checkpoint-5")
+        for name in ("model.safetensors", "pytorch_model.bin"):
+            shutil.rmtree(folder)
+            os.mkdir(folder)
+            path = os.path.join(folder, name)
+            with open(path, "w") as file:
+                file.write("of another program")
+            _, done = run("hf.py", self.folder, "10", DLROVER_CKPT_SOCK=address)
+            self.assertIn("its %s would be replaced; move the directory away" % name, done.stderr.decode())
+            with open(path) as file:
+                self.assertEqual(file.read(), "of another program")
+            self.assertEqual(os.listdir(folder), [name])
+        # Where there is none, the checkpoint makes it; this is then known.
+        shutil.rmtree(folder)
+        words, done = run("hf.py", self.folder, "5", DLROVER_CKPT_SOCK=address)
+        self.assertEqual(words[0], ["found", "checkpoint-5", "memory"], done.stderr)
+        self.assertTrue(os.path.exists(os.path.join(folder, ".flash_checkpoint")))
 
     @needs("transformers")
     def test_transformers_deletes_only_what_it_has_written(self):

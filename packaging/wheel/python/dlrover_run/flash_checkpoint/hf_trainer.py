@@ -17,6 +17,7 @@ from transformers import Trainer
 
 from . import documents, files
 from .ddp import DdpCheckpointer
+from .errors import FlashCheckpointError
 from .result import StorageType
 from .strategies import KeepLatestStepStrategy
 
@@ -24,6 +25,8 @@ __all__ = ["FlashCkptTrainer"]
 
 _PREFIX = "checkpoint-"
 _FILE = "flash_checkpoint.pt"
+
+_WEIGHTS = "pytorch_model.bin"
 
 # What transformers would load instead of the weights of this class: of another save into the same directory.
 _OTHER_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -65,6 +68,9 @@ class FlashCkptTrainer(Trainer):
             return False
         folder = self._folder(self.flash_checkpointer.last_load.step)
         if self.args.local_process_index == 0:
+            _check_owner(folder)
+            os.makedirs(folder, exist_ok=True)
+            _mark(folder)
             files.unpack(folder, state)
             for name in _OTHER_WEIGHTS:
                 documents.remove(os.path.join(folder, name))
@@ -87,10 +93,9 @@ class FlashCkptTrainer(Trainer):
             self.args.save_total_limit = limit
         step = self.state.global_step
         if self.args.should_save:
-            with open(os.path.join(self._folder(step), _MARK), "w"):
-                pass
+            _mark(self._folder(step))
         state = {
-            "pytorch_model.bin": self.accelerator.unwrap_model(self.model).state_dict(),
+            _WEIGHTS: self.accelerator.unwrap_model(self.model).state_dict(),
             "optimizer.pt": self.optimizer.state_dict(),
             "scheduler.pt": self.lr_scheduler.state_dict(),
             "trainer_state.json": _text_of(self.state),
@@ -137,8 +142,33 @@ class FlashCkptTrainer(Trainer):
             best = self.state.best_model_checkpoint
             if best and os.path.abspath(best) == os.path.abspath(folder):
                 continue
-            if any(os.path.exists(os.path.join(folder, own)) for own in (_MARK, _FILE)):
+            if _is_own(folder):
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _mark(folder):
+    with open(os.path.join(folder, _MARK), "w"):
+        pass
+
+
+def _is_own(folder):
+    """Whether this class has made a directory, or has saved into it."""
+    return any(os.path.exists(os.path.join(folder, own)) for own in (_MARK, _FILE))
+
+
+def _check_owner(folder):
+    """Raises FlashCheckpointError for a directory with weights that this class has not written.
+
+    They would be replaced, or transformers would load them instead of those of the checkpoint.
+    """
+    if _is_own(folder):
+        return
+    for name in _OTHER_WEIGHTS + (_WEIGHTS,):
+        if os.path.lexists(os.path.join(folder, name)):
+            raise FlashCheckpointError(
+                "the newest checkpoint cannot be put into %s: FlashCkptTrainer has not made this directory, and its "
+                "%s would be replaced; move the directory away, or use another output_dir" % (folder, name)
+            )
 
 
 def _text_of(state):
