@@ -10,7 +10,14 @@ import unittest
 from support import ClientTest, crashes, needs_torch, torch
 from test_fsdp import ranks
 
-from dlrover_run.flash_checkpoint import DdpCheckpointer, FlashCheckpointError, NothingLoads, disk, identity, synchronous
+from dlrover_run.flash_checkpoint import (
+    DdpCheckpointer,
+    FlashCheckpointError,
+    NothingLoads,
+    disk,
+    identity,
+    synchronous,
+)
 from dlrover_run.flash_checkpoint.errors import RankAbsent
 from dlrover_run.flash_checkpoint.files import RankCheckpointer
 

@@ -18,7 +18,7 @@ class CallLock:
 
     @contextlib.contextmanager
     def held(self, what, deadline):
-        """Holds the lock. Raises UnderWay when another thread has it until `deadline`, and Nested when this one has it."""
+        """Holds the lock. Raises UnderWay when another thread has it until `deadline`, Nested when this one has it."""
         if self._process != os.getpid():
             # Another thread of the parent may have held it.
             self.__init__()

@@ -31,7 +31,6 @@ _MOST_NAMED = 8
 # How many exchanges of a name there were in this process, by name and rank.
 _counts = {}
 
-
 # How long ranks wait for each other, and what that is called.
 Limit = collections.namedtuple("Limit", "seconds name")
 
