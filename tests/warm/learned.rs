@@ -139,6 +139,43 @@ fn the_second_generation_is_forked_with_the_modules_of_the_first() {
     assert_eq!(policy_when_ready, "0", "the policy of the template that is ready");
 }
 
+/// More than the buffer of a socket, for an interpreter that reads it when it has started.
+#[test]
+fn a_long_list_and_an_interpreter_that_starts_slowly() {
+    let Some(launch) = launch() else { return };
+    let script = launch.dir().join("job/train.py");
+    let before = "import types\nfor number in range(5000):\n    \
+                  one = types.ModuleType('made_%d' % number)\n    \
+                  one.__file__ = '/nowhere/' + 'x' * 200\n    sys.modules[one.__name__] = one\n\
+                  torch.optim.SGD().step()\n";
+    let after = "elif rank == '0':\n    open(os.path.join(out, 'second'), 'w').close()\n    \
+                 while not os.path.exists(os.path.join(out, 'done')):\n        time.sleep(0.005)\n";
+    let text = SCRIPT.replace("torch.optim.SGD().step()\n", before);
+    fs::write(&script, [&text, after].concat()).expect("our own directory");
+    let python = launch.dir().join("python3");
+    let wrapper = "#!/bin/sh\ncase \"$DLROVER_WARM_TEMPLATE\" in\n    ''|probe) ;;\n    *) \
+                   echo > \"$PROBE_OUT/slow\"; until [ -e \"$PROBE_OUT/fast\" ]; do sleep 0.01; done\nesac\n\
+                   exec python3 \"$@\"\n";
+    fs::write(&python, wrapper).expect("our own directory");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&python, mode).expect("our own file");
+    let run = launch.env("PYTHON_EXEC", python).start();
+    run.await_file("slow");
+    // The death of a worker is noticed meanwhile.
+    run.touch("go");
+    run.await_file("second");
+    run.touch("fast");
+    wait_for("the template is ready, or refused", || {
+        let said = run.stderr();
+        let is_decided =
+            said.contains("the template of warm workers is ready") || said.contains("workers are not forked");
+        is_decided.then_some(())
+    });
+    run.touch("done");
+    let run = run.finish().expect_code(0);
+    assert!(run.stderr.contains("the template of warm workers is ready"), "{run:#?}");
+}
+
 /// Only the prelude takes the variable out of the environment.
 #[test]
 fn a_worker_without_the_prelude_is_not_asked_for_its_modules() {

@@ -334,7 +334,7 @@ impl Guard {
     /// Starts a worker with an interpreter of its own.
     fn spawn(&mut self, spec: &WorkerSpec, [stdout, stderr]: Stdio) {
         let WorkerSpec { local_rank, argv, env, cpus, .. } = spec;
-        let program = Program { argv, env, cpus, stdout, stderr, passed: None };
+        let program = Program { argv, env, cpus, stdout, stderr, passed: &[] };
         match spawn::spawn(program, &self.ignored, self.cgroup.as_ref()) {
             Ok(forked) => self.forked.push((*local_rank, forked)),
             Err(error) => self.cannot_start(*local_rank, &error),

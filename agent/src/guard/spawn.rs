@@ -37,8 +37,8 @@ pub struct Program<'a> {
     /// Standard output and error; `None`: those of this process.
     pub stdout: Option<OwnedFd>,
     pub stderr: Option<OwnedFd>,
-    /// One more descriptor, which it inherits under the same number.
-    pub passed: Option<BorrowedFd<'a>>,
+    /// More descriptors, which it inherits under the same numbers.
+    pub passed: &'a [BorrowedFd<'a>],
 }
 
 /// A worker between fork and exec.
@@ -84,7 +84,7 @@ pub fn spawn(program: Program<'_>, ignored: &[Signal], cgroup: Option<&Cgroup>) 
         command.stderr(Stdio::from(stderr));
     }
     let cpus = cpu_set(cpus)?;
-    let passed = passed.map(|fd| fd.as_raw_fd());
+    let passed: Vec<_> = passed.iter().map(|fd| fd.as_raw_fd()).collect();
     let ignored = ignored.to_vec();
     let guard = getpid();
     let launcher = getppid();
@@ -105,9 +105,9 @@ pub fn spawn(program: Program<'_>, ignored: &[Signal], cgroup: Option<&Cgroup>) 
                 signal(*ignored, SigHandler::SigDfl)?;
             }
             sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
-            if let Some(passed) = passed {
-                // The caller's own stays open until this process has ended or executes the program.
-                Errno::result(libc::fcntl(passed, libc::F_SETFD, 0))?;
+            for passed in &passed {
+                // The caller's own stay open until this process has ended or executes the program.
+                Errno::result(libc::fcntl(*passed, libc::F_SETFD, 0))?;
             }
             Ok(())
         });

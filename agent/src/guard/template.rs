@@ -29,7 +29,10 @@ use nix::{
     },
     unistd::{Pid, getpid, getppid},
 };
-use processes::tree::{self, Process};
+use processes::{
+    memory_file::sealed_memory_file,
+    tree::{self, Process},
+};
 use rules::{Round, warm::LeftOut};
 
 use super::{
@@ -83,23 +86,22 @@ impl Template {
     /// When the system has no room for sockets or processes.
     pub(super) fn start(spec: &TemplateSpec, ignored: &[Signal]) -> io::Result<Self> {
         let (control, theirs) = UnixStream::pair()?;
+        // In a file, because an interpreter that has not started reads no socket, and the guard must not wait for it.
+        let order = sealed_memory_file(c"dlrover-order", &order(spec, getpid()), true)?;
         let null = || File::options().write(true).open("/dev/null").map(OwnedFd::from);
         let (stdout, stderr) = (null()?, null()?);
         let guard = getpid();
         // SAFETY: the guard has one thread.
         if let Some(supervisor) = unsafe { fork_unseen() }? {
             drop(theirs);
-            control.set_write_timeout(Some(LIMIT))?;
-            let mut template = Self { supervisor, control, lines: Vec::new(), is_ready: false };
-            return match template.write(&order(spec, guard), &[]) {
-                Ok(()) => Ok(template),
-                Err(error) => {
-                    template.end();
-                    Err(error)
-                }
-            };
+            let template = Self { supervisor, control, lines: Vec::new(), is_ready: false };
+            if let Err(error) = template.control.set_write_timeout(Some(LIMIT)) {
+                template.end();
+                return Err(error);
+            }
+            return Ok(template);
         }
-        supervise(spec, ignored, guard, &theirs, stdout, stderr)
+        supervise(spec, ignored, guard, &theirs, &order, [stdout, stderr])
     }
 
     /// Asks for a worker. Its answer is awaited by [`Template::await_worker`].
@@ -264,12 +266,12 @@ fn supervise(
     ignored: &[Signal],
     guard: Pid,
     control: &UnixStream,
-    stdout: OwnedFd,
-    stderr: OwnedFd,
+    order: &File,
+    [stdout, stderr]: [OwnedFd; 2],
 ) -> ! {
     let is_watched = prctl::set_pdeathsig(Some(Signal::SIGKILL)).is_ok() && getppid() == guard;
-    close_all_but(&[control.as_fd(), stdout.as_fd(), stderr.as_fd()]);
-    let run = |argv: &[Vec<u8>], role: &[u8], passed: Option<BorrowedFd<'_>>| {
+    close_all_but(&[control.as_fd(), order.as_fd(), stdout.as_fd(), stderr.as_fd()]);
+    let run = |argv: &[Vec<u8>], role: &[u8], passed: &[BorrowedFd<'_>]| {
         let mut env = spec.env.clone();
         env.push((b"DLROVER_WARM_TEMPLATE".to_vec(), role.to_vec()));
         let (stdout, stderr) = (stdout.try_clone().ok(), stderr.try_clone().ok());
@@ -280,7 +282,7 @@ fn supervise(
     };
     let interpreter = spec.argv.first().cloned().unwrap_or_default();
     let probe = [interpreter, b"-u".to_vec(), b"-c".to_vec(), Vec::new()];
-    let refused = match run(&probe, b"probe", None) {
+    let refused = match run(&probe, b"probe", &[]) {
         Err(error) => Some(format!("cannot start the interpreter: {error}")),
         Ok(pid) if exit_code(pid) != Some(PROBED) => Some(
             "the interpreter does not import the launcher's sitecustomize (it is started with -E, -I or -S, or by a \
@@ -289,10 +291,10 @@ fn supervise(
         ),
         Ok(_) => None,
     };
-    let number = control.as_raw_fd().to_string().into_bytes();
+    let numbers = format!("{},{}", control.as_raw_fd(), order.as_raw_fd()).into_bytes();
     if let Some(reason) = refused {
         let _guard_gone = nix::unistd::write(control, format!("refused {reason}\n").as_bytes());
-    } else if is_watched && let Ok(template) = run(&spec.argv, &number, Some(control.as_fd())) {
+    } else if is_watched && let Ok(template) = run(&spec.argv, &numbers, &[control.as_fd(), order.as_fd()]) {
         // The socket is the template's alone, so that its end is seen.
         close_all_but(&[]);
         let _ended = exit_code(template);
@@ -313,7 +315,8 @@ fn exit_code(pid: Pid) -> Option<i32> {
     libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status))
 }
 
-/// The first message: what to import, and what the template is a template of.
+/// What to import, and what the template is a template of: a line, empty at the first start, of packages that are left
+/// out, and the parts, with a NUL between them.
 fn order(spec: &TemplateSpec, guard: Pid) -> Vec<u8> {
     let how = if spec.is_learned { &b"learned"[..] } else { b"given" };
     let mut parts = vec![
@@ -330,7 +333,7 @@ fn order(spec: &TemplateSpec, guard: Pid) -> Vec<u8> {
     parts.extend(spec.argv.iter().cloned());
     parts.extend(spec.env.iter().map(entry));
     parts.extend(spec.modules.iter().cloned());
-    message(&parts)
+    [&b"\n"[..], &parts.join(&0)].concat()
 }
 
 fn number(number: usize) -> Vec<u8> {

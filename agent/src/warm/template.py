@@ -1,10 +1,10 @@
-# The order of the guard, and its answers.
+# The order and the requests of the guard, and the answers.
 
 
 FRAME = 1 << 26
 
 
-# Of the socket to the guard, and of the order that this process was started with again.
+# Of the socket to the guard, and of the file of the order that this process was started with.
 numbers = [int(number) for number in os.environ.pop("DLROVER_WARM_TEMPLATE").split(",")]
 control = _socket.socket(fileno=numbers[0])
 control.setblocking(True)
@@ -78,8 +78,6 @@ def start_again(without, before, is_idle):
 
 def take_order():
     # From the guard, or from this process before it started again.
-    if len(numbers) == 1:
-        return receive()[0], {}
     with open(numbers[1], "rb") as file:
         file.seek(0)
         known, _, parts = file.read().partition(bytes([10]))
