@@ -296,6 +296,27 @@ fn changes_that_imports_do_not_see() {
     expect_forked(&run, 1, "installed");
 }
 
+/// Which are run by any use of them.
+#[test]
+fn modules_that_wait_for_their_first_use() {
+    let add = |dir: &Path| {
+        module(
+            dir,
+            "waiting",
+            "import os\nopen(os.environ['PROBE_OUT'] + '/used', 'w').close()\nraise SystemExit(3)",
+        );
+    };
+    let text = "from importlib import util\nspec = util.find_spec('waiting')\n\
+                spec.loader = util.LazyLoader(spec.loader)\n\
+                sys.modules['waiting'] = module = util.module_from_spec(spec)\nspec.loader.exec_module(module)\n\
+                import types\nclass Odd(types.ModuleType):\n    \
+                def __getattribute__(self, name): raise SystemExit(4)\n\
+                sys.modules['odd'] = Odd('odd')\nSAID = 'trained'";
+    let Some(run) = learned(text, add) else { return };
+    expect_forked(&run, 1, "trained");
+    assert!(run.file("used").is_none(), "{run:#?}");
+}
+
 /// `PYTHONPATH=.`, as where a project is not installed.
 #[test]
 fn packages_of_the_project_are_not_imported() {

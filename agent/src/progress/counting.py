@@ -28,12 +28,16 @@ def open_counter():
             if is_ours and found.st_size == 8 and os.getpid() == process:
                 mapped = memoryview(mmap.mmap(file, 8)).cast("Q")
                 os.register_at_fork(after_in_child=stop_counting)
-                mapped[0] += 1
-                count = mapped
+                try:
+                    # Before the step is counted, because that starts the template, which is made of the list.
+                    if listing and mapped[0] == 0:
+                        exec(compile(LISTING, "<dlrover-run>", "exec"), globals())
+                finally:
+                    # Also when the handler of a signal raises meanwhile. No other code of the script runs there.
+                    mapped[0] += 1
+                    count = mapped
         finally:
             os.close(file)
-        if listing and count[0] == 1:
-            exec(compile(LISTING, "<dlrover-run>", "exec"), globals())
     except Exception:
         pass
 

@@ -3,11 +3,23 @@
 # before torch's optimizers were imported (`early`) or since.
 
 
+def path_of_listed(module):
+    # Not by getattr, which runs code of the module: one that waits for its first use would be imported by it.
+    if module is None:
+        return "None"
+    try:
+        path = type(sys).__dict__["__dict__"].__get__(module).get("__file__")
+    except (AttributeError, TypeError):
+        path = None
+    return path if type(path) is str else ""
+
+
 def leave_list():
-    end, none = chr(10), {}
+    end = chr(10)
+    waiting = getattr(sys.modules.get("importlib.util"), "_LazyModule", None)
     entries = [
-        "module%s%s%s%s" % (end, name, end, None if module is None else getattr(module, "__dict__", none).get("__file__") or "")
-        for name, module in list(sys.modules.items())
+        "module%s%s%s%s" % (end, name, end, path_of_listed(module))
+        for name, module in list(sys.modules.items()) if type(name) is str and type(module) is not waiting
     ]
     for kind, before, after in (("early", initial, early), ("late", early, os.environ._data.copy())):
         for name in {**before, **after}:

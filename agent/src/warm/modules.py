@@ -38,8 +38,16 @@ def is_of_user(path):
     return not is_installed(path) and any(path.startswith(folder + "/") for folder in (script_folder, os.getcwd()))
 
 
+def names_of(module):
+    # Not by getattr, which runs code of the module: one that waits for its first use would be imported by it.
+    try:
+        return type(sys).__dict__["__dict__"].__get__(module) or {}
+    except TypeError:
+        return {}
+
+
 def file_of(module):
-    spec = getattr(module, "__dict__", {}).get("__spec__")
+    spec = names_of(module).get("__spec__")
     return spec.origin if getattr(spec, "has_location", False) else None
 
 
@@ -132,7 +140,8 @@ def check_origins(learned):
                 what = (name, theirs)
                 raise Unfit("workers import `%s` from %s, and an import in the template does not find it; add its directory to PYTHONPATH" % what)
             continue
-        own = getattr(module, "__dict__", {}).get("__file__") or ""
+        own = names_of(module).get("__file__")
+        own = own if type(own) is str else ""
         if own == theirs:
             continue
         if theirs == "None":
