@@ -296,6 +296,23 @@ fn changes_that_imports_do_not_see() {
     expect_forked(&run, 1, "installed");
 }
 
+#[test]
+fn a_script_with_an_environment_of_its_own() {
+    let text =
+        "os.environ = dict(os.environ)\nos.environ['ODD_OTHER'] = '1'\nimport hub\nSAID = hub.is_offline";
+    let Some(run) = learned(text, reads) else { return };
+    expect_forked(&run, 1, "None");
+    let text =
+        "os.environ = dict(os.environ)\nos.environ['ODD_OFFLINE'] = '1'\nimport hub\nSAID = hub.is_offline";
+    let Some(run) = learned(text, reads) else { return };
+    expect_started(
+        &run,
+        1,
+        "1",
+        "the script changes ODD_OFFLINE, which `hub` reads while it is imported; set it in the environment of the job",
+    );
+}
+
 /// Which are run by any use of them.
 #[test]
 fn modules_that_wait_for_their_first_use() {

@@ -3,7 +3,13 @@
 # Another list, because this one is being iterated, by the import that led here and maybe by other threads.
 sys.meta_path = [one for one in sys.meta_path if one is not finder]
 count = None
-early = listing and os.environ._data.copy()
+
+
+def variables():
+    # The program may have put another mapping in the place of os.environ.
+    if hasattr(os.environ, "_data"):
+        return os.environ._data.copy()
+    return {os.fsencode(variable): os.fsencode(value) for variable, value in os.environ.items()}
 
 
 def on_optimizer_step(optimizer, args, kwargs):
@@ -48,3 +54,8 @@ def stop_counting():
 
 
 sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(on_optimizer_step)
+try:
+    early = listing and variables()
+except Exception:
+    # A list that lacks changes would be worse than none.
+    listing = ""

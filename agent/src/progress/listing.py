@@ -21,7 +21,7 @@ def leave_list():
         "module%s%s%s%s" % (end, name, end, path_of_listed(module))
         for name, module in list(sys.modules.items()) if type(name) is str and type(module) is not waiting
     ]
-    for kind, before, after in (("early", initial, early), ("late", early, os.environ._data.copy())):
+    for kind, before, after in (("early", initial, early), ("late", early, variables())):
         for name in {**before, **after}:
             if before.get(name) != after.get(name):
                 change = (kind, os.fsdecode(name)) + ((os.fsdecode(after[name]),) if name in after else ())

@@ -53,6 +53,60 @@ fn the_finder_is_gone_once_torch_is_there() {
     );
 }
 
+/// A worker that is asked for the list of its modules.
+#[track_caller]
+fn listed(code: &str, step: Option<u64>) -> Vec<String> {
+    let list = |python: PathBuf| {
+        let mut files = ProgressFiles::new(1).unwrap();
+        let list = tempfile::NamedTempFile::new().unwrap();
+        let path = list.path().to_str().unwrap();
+        let worker = Worker {
+            extra: vec![("DLROVER_WARM_LIST", path), ("ODD_SET", "1")],
+            ..Worker::new(&files, true)
+        };
+        quiet(&worker.run(&python, &["-c", code]));
+        assert_eq!(only(&mut files).step, step, "{python:?}: {code}");
+        fs::read_to_string(list.path()).unwrap()
+    };
+    counting_interpreters().into_iter().map(list).collect()
+}
+
+#[test]
+fn the_list_has_what_the_script_has_changed() {
+    for begin in ["import os", "import os\nos.environ = dict(os.environ)"] {
+        let code = format!(
+            "{begin}\nos.environ['ODD_EARLY'] = '2'\nimport torch\nos.environ['ODD_LATE'] = '3'\n\
+             del os.environ['ODD_SET']\ntorch.optim.SGD().step()"
+        );
+        for list in listed(&code, Some(1)) {
+            let changes: Vec<&str> = list.split('\0').filter(|entry| entry.contains("ODD_")).collect();
+            assert_eq!(changes, ["early\nODD_EARLY\n2", "late\nODD_SET", "late\nODD_LATE\n3"], "{code}");
+            assert!(list.contains("module\ntorch.optim.sgd\n/"), "{list}");
+        }
+    }
+}
+
+#[test]
+fn steps_are_counted_whatever_becomes_of_the_list() {
+    let odd = "os.environ = type('Odd', (), {'get': dict(os.environ).get})()";
+    for code in [format!("import torch\n{odd}"), format!("{odd}\nimport torch")] {
+        let lists = listed(&format!("import os\n{code}\ntorch.optim.SGD().step()"), Some(1));
+        assert!(lists.iter().all(String::is_empty), "{code}: {lists:?}");
+    }
+    // A signal whose handler raises while the list is made is the script's.
+    listed(
+        "import os, sys, torch\n\
+         class Odd(dict):\n  \
+           def items(self): raise KeyboardInterrupt\n\
+         modules, sys.modules = sys.modules, Odd(sys.modules)\n\
+         try: torch.optim.SGD().step()\n\
+         except KeyboardInterrupt: sys.modules = modules\n\
+         else: raise AssertionError\n\
+         torch.optim.SGD().step()",
+        Some(2),
+    );
+}
+
 #[test]
 fn a_torch_without_hooks_is_left_alone() {
     all(
