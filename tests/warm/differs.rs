@@ -296,6 +296,32 @@ fn changes_that_imports_do_not_see() {
     expect_forked(&run, 1, "installed");
 }
 
+/// Set around an import, and as before when the list is made.
+#[test]
+fn a_variable_that_the_script_changes_for_an_import_only() {
+    for (text, line) in [
+        ("os.environ['ODD_OFFLINE'] = '1'\nimport hub\ndel os.environ['ODD_OFFLINE']", 5),
+        ("os.environ['ODD_OFFLINE'] = '1'\nimport hub\nos.environ.pop('ODD_OFFLINE')", 5),
+        (
+            "saved = dict(os.environ)\nos.environ.update(ODD_OFFLINE='1')\nimport hub\n\
+             os.environ.clear()\nos.environ.update(saved)",
+            6,
+        ),
+    ] {
+        let Some(run) = learned(&format!("{text}\nSAID = hub.is_offline"), reads) else { return };
+        let reason = format!(
+            "line {line} of DIR/job/train.py changes ODD_OFFLINE, which `hub` reads while it is imported, and the script \
+             may change it back; set it in the environment of the job"
+        );
+        expect_started(&run, 1, "1", &reason);
+    }
+    // Not in this run.
+    let text =
+        "import hub\nif len(sys.argv) > 1:\n    os.environ['ODD_OFFLINE'] = '1'\nSAID = hub.is_offline";
+    let Some(run) = learned(text, reads) else { return };
+    expect_forked(&run, 1, "None");
+}
+
 #[test]
 fn a_script_with_an_environment_of_its_own() {
     let text =

@@ -14,6 +14,8 @@ class Source:
     # A file of the user: what it imports, and what it changes that imports see.
     def __init__(self, path):
         self.path, self.names, self.changes, self.problem = path, [], [], None
+        # The lines that set a variable, with its name where it is written there, and whether that changes it.
+        self.places = []
         self.aliases = {}
         with open(path, "rb") as file:
             tree = ast.parse(file.read())
@@ -110,6 +112,9 @@ class Source:
 
     def add(self, node, name, value, is_default=False, is_removed=False):
         name, value = text_in(name), text_in(value)
+        is_same = environment.get(name) == value if value is not None or is_removed else False
+        is_same = is_same or (is_default and name in environment)
+        self.places.append((node.lineno, name, not is_same))
         if name is not None and (is_default if name in environment else is_removed):
             return
         self.changes.append((node.lineno, name, None if is_removed else UNKNOWN if value is None else value))
@@ -164,6 +169,20 @@ def sources_of_script():
 def imports_of(source):
     names = [name for name in source.names if not name.startswith(".")]
     return names + [LATE_IMPORTS[head] for head in LATE_IMPORTS if any(name.partition(".")[0] == head for name in names)]
+
+
+def check_restored(sources, changes):
+    # What is as before in the list of a worker may have been another value while it imported: if it is set twice, or
+    # together with others, and is not one of `changes`.
+    places = [(source.path, *place) for source in sources for place in source.places]
+    names = [name for _, _, name, _ in places]
+    for path, line, name, is_change in places:
+        is_read = is_change and (name in read_early or name in read_late)
+        if is_read and name not in changes and name not in PERSONAL and (None in names or names.count(name) > 1):
+            reader = read_early.get(name) or read_late.get(name)
+            what = "`%s` reads while it is imported" % reader if reader else "an import reads"
+            text = "line %d of %s changes %s, which %s, and the script may change it back; set it in the environment of the job"
+            raise Unfit(text % (line, path, name, what))
 
 
 def changes_of(sources, is_given):

@@ -126,6 +126,8 @@ def warm_up(entries, is_learned, is_script, limit, idle):
         raise Unfit("an import copies os.environ, in which each worker has values of its own")
     check_changes(changes, is_late=False)
     check_changes(changes_late, is_late=True)
+    if modules and is_script:
+        check_restored(sources_of_script(), {**changes, **changes_late})
     check_origins(modules)
     check_descriptors(before)
     check_shared_memory(shared_before)
