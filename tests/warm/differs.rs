@@ -322,6 +322,16 @@ fn a_variable_that_the_script_changes_for_an_import_only() {
     expect_forked(&run, 1, "None");
 }
 
+/// Python reads its own variables when it starts, and the template has.
+#[test]
+fn a_seed_for_the_hashes_of_child_processes() {
+    let text = "os.environ['PYTHONHASHSEED'] = str(len(sys.argv))\nSAID = 'set'";
+    let Some(run) = at_start(text, |_| ()) else { return };
+    expect_forked(&run, 0, "set");
+    let Some(run) = learned(text, |_| ()) else { return };
+    expect_forked(&run, 1, "set");
+}
+
 #[test]
 fn a_script_with_an_environment_of_its_own() {
     let text =

@@ -100,6 +100,9 @@ def check_changes(changes, is_late):
         reader = read_late.get(name) or (None if is_late else read_early.get(name))
         if name in read_late or (name in read_early and not is_late):
             what = "`%s` reads while it is imported" % reader if reader else "an import reads"
+        elif name.startswith("PYTHON"):
+            # The interpreter has read it before the script.
+            continue
         elif name.startswith(NATIVE_LATE if is_late else NATIVE) and name not in NOT_NATIVE:
             what = "libraries read when they are loaded"
         else:
