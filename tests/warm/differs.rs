@@ -96,11 +96,11 @@ fn expect_forked(run: &Outcome, attempt: u32, said: &str) {
 /// A library of which the script has a version of its own.
 fn two_versions(dir: &Path) {
     module(dir, "picked", "version = 'installed'");
-    fs::create_dir_all(dir.join("job/vendored")).expect("our own directory");
-    fs::write(dir.join("job/vendored/picked.py"), "version = 'vendored'").expect("our own directory");
+    fs::create_dir_all(dir.join("vendored")).expect("our own directory");
+    fs::write(dir.join("vendored/picked.py"), "version = 'vendored'").expect("our own directory");
 }
 
-const VENDORED: &str = "sys.path.insert(0, os.path.join(os.path.dirname(__file__), 'vendored'))\n\
+const VENDORED: &str = "sys.path.insert(0, os.path.dirname(os.path.dirname(__file__)) + '/vendored')\n\
                         import picked\nSAID = picked.version";
 
 #[test]
@@ -110,9 +110,29 @@ fn a_library_that_workers_import_from_elsewhere() {
         &run,
         1,
         "vendored",
-        "workers import `picked` from DIR/job/vendored/picked.py, and the template from DIR/lib/picked.py, because the \
-         script changes sys.path; add that directory to PYTHONPATH",
+        "workers import `picked` from DIR/vendored/picked.py, and the template from DIR/lib/picked.py; add the \
+         directory of the former to PYTHONPATH",
     );
+}
+
+/// The names of files of users are the names of packages too that others have installed by mistake.
+#[test]
+fn a_file_of_the_user_and_an_installed_package_of_its_name() {
+    let add = |dir: &Path| {
+        module(dir, "utils", "version = 'installed'");
+        fs::write(dir.join("job/utils.py"), "version = 'own'").expect("our own directory");
+        module(dir, "tools", "version = 'installed'");
+        fs::create_dir_all(dir.join("job/more/tools")).expect("our own directory");
+        fs::write(dir.join("job/more/tools/__init__.py"), "").expect("our own directory");
+        fs::write(dir.join("job/more/tools/parts.py"), "version = 'own'").expect("our own directory");
+    };
+    let text = "import utils\nSAID = utils.version";
+    let Some(run) = at_start(text, add) else { return };
+    expect_forked(&run, 0, "own");
+    let text = "sys.path.insert(0, os.path.dirname(__file__) + '/more')\n\
+                import utils, tools.parts\nSAID = utils.version + tools.parts.version";
+    let Some(run) = learned(text, add) else { return };
+    expect_forked(&run, 1, "ownown");
 }
 
 #[test]
@@ -132,7 +152,7 @@ fn a_helper_beside_the_script_that_changes_the_path() {
     let add = |dir: &Path| {
         two_versions(dir);
         let text =
-            "import os, sys\nsys.path.insert(0, os.path.join(os.path.dirname(__file__), 'vendored'))\n";
+            "import os, sys\nsys.path.insert(0, os.path.dirname(os.path.dirname(__file__)) + '/vendored')\n";
         fs::write(dir.join("job/helper.py"), text).expect("our own directory");
     };
     let text = "from helper import os\nimport picked\nSAID = picked.version";
@@ -285,7 +305,7 @@ fn changes_that_imports_do_not_see() {
         expect_forked(&run.finish().expect_code(0), u32::from(when == "restart"), "0");
     }
     // Added at the end, and no library looks for it; a variable that the import itself sets.
-    let text = "sys.path.append(os.path.join(os.path.dirname(__file__), 'vendored'))\nimport picked, own, torch\n\
+    let text = "sys.path.append(os.path.dirname(os.path.dirname(__file__)) + '/vendored')\nimport picked, own, torch\n\
                 os.environ['ODD_OFFLINE'] = '1'\nSAID = picked.version";
     let add = |dir: &Path| {
         two_versions(dir);

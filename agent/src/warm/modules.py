@@ -60,8 +60,12 @@ def places_of(name):
 
 
 def is_in_package_of_user(name):
-    # Of the package, because looking for a module in it would run it.
+    # Of the package, because looking for a module in it would run it. Of a package that is installed too, workers import
+    # the one beside the script.
     head = name.partition(".")[0]
+    beside = [os.path.join(script_folder, head + end) for end in (".py", "/__init__.py")]
+    if head not in packages_of_user and head not in sys.modules and any(map(os.path.exists, beside)):
+        packages_of_user[head] = True
     if head not in packages_of_user:
         try:
             places = [] if head in sys.modules else places_of(head)
@@ -148,7 +152,7 @@ def check_origins(learned):
             raise Unfit("an import in the template imports `%s`, which workers do not import" % name)
         if not theirs or not own or os.path.realpath(own) != os.path.realpath(theirs):
             what = (name, theirs or "no file", own or "no file")
-            raise Unfit("workers import `%s` from %s, and the template from %s, because the script changes sys.path; add that directory to PYTHONPATH" % what)
+            raise Unfit("workers import `%s` from %s, and the template from %s; add the directory of the former to PYTHONPATH" % what)
 
 
 def stamps_of_modules():

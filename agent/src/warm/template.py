@@ -103,6 +103,7 @@ def warm_up(entries, is_learned, is_script, limit, idle):
     atexit.register(gc.unfreeze)
     modules, changes, changes_late = take_list(entries) if is_learned else ({}, {}, {})
     names = list(modules) if is_learned else entries
+    packages_of_user.update((name, True) for name, path in modules.items() if "." not in name and is_of_user(path))
     if not modules and is_script:
         sources = sources_of_script()
         changes = changes_of(sources, not is_learned)
