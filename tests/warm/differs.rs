@@ -58,7 +58,11 @@ fn launch(text: &str, when: &str, add: impl Fn(&Path)) -> Option<Launch> {
 
 /// What each worker said: the first generation imports what the template is then made of.
 fn learned(text: &str, add: impl Fn(&Path)) -> Option<Outcome> {
-    let run = launch(text, "restart", add)?.start();
+    decided(launch(text, "restart", add)?)
+}
+
+fn decided(launch: Launch) -> Option<Outcome> {
+    let run = launch.start();
     let is_decided = |run: &Running| {
         let said = run.stderr();
         said.contains("the template of warm workers is ready") || said.contains("workers are not forked from")
@@ -93,7 +97,7 @@ fn expect_forked(run: &Outcome, attempt: u32, said: &str) {
     }
 }
 
-/// A library of which the script has a version of its own.
+/// A library of which the script has a version of its own, beside its directory.
 fn two_versions(dir: &Path) {
     module(dir, "picked", "version = 'installed'");
     fs::create_dir_all(dir.join("vendored")).expect("our own directory");
@@ -165,6 +169,27 @@ fn a_helper_beside_the_script_that_changes_the_path() {
          directory to PYTHONPATH, or use --warm=restart",
     );
 }
+
+/// What helps a user of `--warm=restart`.
+#[test]
+fn a_script_that_changes_the_path_where_there_is_no_list() {
+    for (flag, step, remedy) in [
+        ("--warm-modules=picked", "", "leave out --warm-modules"),
+        ("--progress=declared", DECLARE, "use --progress=auto"),
+    ] {
+        let text = format!("{VENDORED}\n{step}");
+        let Some(launch) = launch(&text, "restart", two_versions) else { return };
+        let Some(run) = decided(launch.flags([flag])) else { return };
+        let reason = format!(
+            "line 5 of DIR/job/train.py changes sys.path, so the template may import other files than workers; add the \
+             directory to PYTHONPATH, or {remedy}"
+        );
+        expect_started(&run, 1, "vendored", &reason);
+    }
+}
+
+/// Declares a step.
+const DECLARE: &str = "with open(os.environ['DLROVER_PROGRESS_FILE'], 'w') as file: file.write('1')";
 
 /// A library that does with what it finds.
 fn optional(dir: &Path) {

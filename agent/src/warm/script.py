@@ -185,9 +185,13 @@ def check_restored(sources, changes):
             raise Unfit(text % (line, path, name, what))
 
 
-def changes_of(sources, is_given):
-    # The variables that these files change before or while they import, with their values.
-    instead = "use --warm=restart" + (" without --warm-modules" if is_given else "")
+def changes_of(sources, is_given, has_trained):
+    # The variables that these files change before or while they import, with their values. What helps is the list of a
+    # worker.
+    if has_trained:
+        instead = "leave out --warm-modules" if is_given else "use --progress=auto"
+    else:
+        instead = "use --warm=restart" + (" without --warm-modules" if is_given else "")
     changes = {}
     for source in sources:
         if source.problem:

@@ -106,7 +106,7 @@ def warm_up(entries, is_learned, is_script, limit, idle):
     packages_of_user.update((name, True) for name, path in modules.items() if "." not in name and is_of_user(path))
     if not modules and is_script:
         sources = sources_of_script()
-        changes = changes_of(sources, not is_learned)
+        changes = changes_of(sources, not is_learned, idle)
         names = names or [name for source in sources[:1] for name in imports_of(source)]
     if problem is not None and not is_missing_sitecustomize(problem):
         raise Unfit("sitecustomize failed: " + text_of(problem))
@@ -219,7 +219,7 @@ def serve():
     order, left_out = take_order()
     parts = order
     # The guard; the lengths of the command and the environment of this process; how much memory it may take (KiB);
-    # whether it is to be idle; how the modules are known; where workers have their prelude; the names of the variables that
+    # whether it is to be idle, beside workers that train; how the modules are known; where workers have their prelude; the names of the variables that
     # each worker has of its own; then the command, the environment and the modules, or a worker's list.
     guard, argc, envc, limit, idle = [int(part) for part in parts[:5]]
     learned, prelude_of_workers = parts[5] == b"learned", os.fsdecode(parts[6])
