@@ -75,6 +75,61 @@ fn generators_of_imports_have_seeds_of_their_own() {
 }
 
 #[test]
+fn copies_of_generators_have_the_seeds_of_the_originals() {
+    let odd = "import copy, random\nfixed = random.Random(5)\n\
+               copies = [copy.copy(fixed), copy.deepcopy(fixed), random.Random()]\n\
+               copies[2].setstate(fixed.getstate())\n\
+               own = random.Random()\nowns = [own, copy.copy(own), random.Random()]\nowns[2].setstate(random.getstate())";
+    let script = "say([one.random() for one in odd.copies + odd.owns])";
+    let Some(run) = forked(odd, script) else { return };
+    let [first, second] = [0, 1].map(|rank| {
+        let text = run.file(&format!("said.{rank}")).expect("the worker has written it");
+        let numbers = text.trim_matches(['[', ']']).split(", ").map(str::to_owned);
+        numbers.collect::<Vec<_>>()
+    });
+    for (first, second) in first.iter().zip(&second).skip(3) {
+        assert_ne!(first, second, "seeded by the system");
+    }
+    for numbers in [first, second] {
+        assert_eq!(numbers[..3], ["0.6229016948897019"; 3], "seeded with a number");
+    }
+}
+
+/// numpy, as far as it matters: in its own words, by `TORCH_PYTHON`.
+fn numpy(text: &str) -> Option<Outcome> {
+    let python = std::env::var_os("TORCH_PYTHON").filter(|python| !python.is_empty())?;
+    let launch = Launch::new(ours()?).flags(["--standalone", "-v", "--warm=start", "--warm-modules=odd"]);
+    module(launch.dir(), "odd", text);
+    let path = launch.dir().join("train.py");
+    fs::write(&path, "import sys\nprint('forked:', 'odd' in sys.modules)").expect("our own directory");
+    let lib = launch.dir().join("lib");
+    let launch = launch.env("PYTHONPATH", lib).env("PYTHON_EXEC", python).env("OMP_NUM_THREADS", "1");
+    Some(launch.script(path).finish().expect_code(0))
+}
+
+#[test]
+fn an_import_that_draws_numbers_of_numpy() {
+    for text in [
+        "import numpy\nkept = numpy.random.rand(3)",
+        "import numpy\nnumpy.random.default_rng(3)",
+        "import numpy\nnumpy.random.set_state(numpy.random.get_state())",
+    ] {
+        let Some(run) = numpy(text) else { return };
+        assert!(run.stdout.contains("forked: True"), "{text}: {run:#?}");
+    }
+}
+
+#[test]
+fn an_import_that_seeds_numpy() {
+    for seed in ["3", "[1, 2]"] {
+        let Some(run) = numpy(&format!("import numpy\nnumpy.random.seed({seed})")) else { return };
+        assert!(run.stdout.contains("forked: False"), "{seed}: {run:#?}");
+        let told = "an import calls numpy.random.seed, and forked workers have seeds of their own";
+        assert!(run.stderr.contains(told), "{seed}: {run:#?}");
+    }
+}
+
+#[test]
 fn an_import_that_seeds_the_random_numbers_of_the_program() {
     let Some(reason) = reason("import random\nrandom.seed(3)", |launch| launch) else { return };
     assert_eq!(

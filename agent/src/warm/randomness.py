@@ -3,8 +3,10 @@ import random, tempfile, weakref
 
 
 seed_generator, seed_program = random.Random.seed, random.seed
-# Generators that imports have made without a seed, and packages that have seeded that of the program.
-unseeded, seeding = {}, []
+get_state, set_state = random.Random.getstate, random.Random.setstate
+# Generators that imports have made without a seed, what was read of their states, and packages that have seeded that of
+# the program.
+unseeded, unseeded_states, seeding = {}, [], []
 
 
 def on_seed_generator(generator, a=None, version=2):
@@ -14,14 +16,34 @@ def on_seed_generator(generator, a=None, version=2):
     return seed_generator(generator, a, version)
 
 
+def on_get_state(generator):
+    state = get_state(generator)
+    if id(generator) in unseeded:
+        unseeded_states.append(state)
+    return state
+
+
+def on_set_state(generator, state):
+    # As for a copy of a generator, which is made without a seed.
+    set_state(generator, state)
+    if state in unseeded_states or state == random.getstate():
+        unseeded[id(generator)] = weakref.ref(generator)
+    else:
+        unseeded.pop(id(generator), None)
+
+
 def on_seed_program(*given, **named):
-    seeding.append(package_at_work())
+    # An import may have kept this function.
+    if random.seed is on_seed_program:
+        seeding.append(package_at_work())
     return seed_program(*given, **named)
 
 
 def watch_seeds(is_watched):
     random.Random.seed = on_seed_generator if is_watched else seed_generator
     random.seed = on_seed_program if is_watched else seed_program
+    random.Random.getstate = on_get_state if is_watched else get_state
+    random.Random.setstate = on_set_state if is_watched else set_state
     tempfile._os = Watched() if is_watched else os
 
 
@@ -29,8 +51,9 @@ def check_seeds():
     for package in seeding:
         raise Unfit("`%s` calls random.seed while it is imported, and forked workers have seeds of their own" % package)
     numpy = sys.modules.get("numpy.random")
-    # By numpy's seeding with all that the system gives, and not by that with a number.
-    if numpy is not None and numpy.get_state()[1][0] != 1 << 31:
+    # numpy keeps the seed that it had from the system until it is given another one.
+    state = getattr(getattr(numpy, "get_state", None), "__self__", None)
+    if getattr(getattr(state, "_bit_generator", None), "_seed_seq", True) is None:
         raise Unfit("an import calls numpy.random.seed, and forked workers have seeds of their own")
 
 
