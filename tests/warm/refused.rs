@@ -107,6 +107,22 @@ fn a_wrapper_that_changes_the_environment() {
     assert_eq!(reason, "a wrapper of the interpreter, a .pth file or sitecustomize changes BOUND_TO");
 }
 
+/// As pyenv's, with a variable that is set to nothing.
+#[test]
+fn a_wrapper_that_chooses_the_interpreter_is_no_reason() {
+    let Some(launcher) = ours() else { return };
+    let launch = launch(launcher, "start");
+    let python = launch.dir().join("python3");
+    let text = format!("#!/bin/sh\nPYENV_HOOK_PATH= exec {} \"$@\"\n", real_python().display());
+    fs::write(&python, text).expect("our own directory");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&python, mode).expect("our own file");
+    let run = launch.env("PYTHON_EXEC", python).finish().expect_code(0);
+    let facts = facts(&run, 0, 0);
+    assert!(is_forked(&facts), "{run:#?}");
+    assert_eq!(facts["environ"]["PYENV_HOOK_PATH"], "", "{facts:#}");
+}
+
 /// Two ranks, a restart, and what `odd` says; returns the line of the refusal.
 pub(crate) fn refusal(text: &str, change: impl Fn(Launch) -> Launch) -> Option<String> {
     let launch = launch(ours()?, "start").flags(["--warm-modules=decimal,odd", "--nproc-per-node=2"]);

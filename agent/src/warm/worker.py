@@ -62,7 +62,8 @@ def show(libc, arguments, raw):
     import ctypes
 
     variables = dict(entry.partition(b"=")[::2] for entry in raw)
-    apply([(os.fsencode(name), value and os.fsencode(value)) for name, value in of_wrapper if not is_of_python(name)], variables)
+    set_by_wrapper = [one for one in of_wrapper if not is_of_python(one[0])]
+    apply([(os.fsencode(name), None if value is None else os.fsencode(value)) for name, value in set_by_wrapper], variables)
     command, (*places, stack) = of_template
     command = b"".join([argument + bytes(1) for argument in command + [os.fsencode(argument) for argument in arguments]])
     shown = command + b"".join([name + b"=" + value + bytes(1) for name, value in variables.items()])
