@@ -1,6 +1,12 @@
 //! When workers are not forked: they start without the template, and one line says why.
 
-use std::{fs, os::unix::fs::symlink, path::PathBuf, process::Command};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::PathBuf,
+    process::Command,
+    time::{Duration, SystemTime},
+};
 
 use nix::sys::signal::Signal;
 use support::{
@@ -269,6 +275,19 @@ fn a_module_that_has_changed() {
     };
     let Some(line) = refusal("", run) else { return };
     assert!(line.ends_with("/lib/odd.py has changed; a later restart may use a new template"), "{line}");
+}
+
+/// As after the clock was set back, or from an archive of a host whose clock is ahead.
+#[test]
+fn a_module_that_is_dated_in_the_future_is_no_reason() {
+    let Some(launcher) = ours() else { return };
+    let launch = launch(launcher, "start").flags(["--warm-modules=decimal,odd"]);
+    module(launch.dir(), "odd", "");
+    let odd = fs::File::options().write(true).open(launch.dir().join("lib/odd.py")).expect("our own file");
+    odd.set_modified(SystemTime::now() + Duration::from_secs(86_400)).expect("our own file");
+    let lib = launch.dir().join("lib");
+    let run = launch.env("PYTHONPATH", lib).finish().expect_code(0);
+    assert!(is_forked(&facts(&run, 0, 0)), "{run:#?}");
 }
 
 #[test]

@@ -156,15 +156,16 @@ def check_origins(learned):
 
 
 def stamps_of_modules():
-    stamps = {}
+    stamps, now = {}, time.time_ns() + TICK
     for module in list(sys.modules.values()):
         path = file_of(module)
         if path and path not in stamps:
             try:
-                # One that has changed since the imports began may have been read before.
+                # One that has changed since the imports began may have been read before. A date in the future is none of
+                # a change.
                 found = os.stat(path)
-                is_older = max(found.st_mtime_ns, found.st_ctime_ns) < began - TICK
-                stamps[path] = stamp_of(path) if is_older else None
+                is_new = any(began - TICK <= at <= now for at in (found.st_mtime_ns, found.st_ctime_ns))
+                stamps[path] = None if is_new else stamp_of(path)
             except OSError:
                 pass
     return stamps
