@@ -5,7 +5,7 @@ use std::{ffi::OsString, io::Write as _, process::Command};
 
 use support::{
     launch::{Launch, Outcome},
-    trainer,
+    trainer, wait_for,
 };
 
 use crate::ours;
@@ -30,9 +30,11 @@ fn python_with(package: &str) -> Option<OsString> {
     Some(python)
 }
 
-/// Whether all workers were forked.
+const READY: &str = "the template of warm workers is ready";
+
+/// Whether all workers were forked that could be.
 fn is_forked(run: &Outcome) -> bool {
-    run.stderr.contains("the template of warm workers is ready")
+    run.stderr.contains(READY)
         && !run.stderr.contains("workers are not forked from")
         && !run.stderr.contains("workers are no longer forked from")
 }
@@ -44,7 +46,17 @@ fn run(python: &OsString, when: &str, change: impl Fn(Launch) -> Launch) -> Opti
         .env("TOKENIZERS_PARALLELISM", "false")
         .flags(["--standalone", "-v", "--nproc-per-node=2", "--max-restarts=1"])
         .flags([format!("--warm={when}")]);
-    Some(change(line).finish().expect_code(0))
+    if when != "restart" {
+        return Some(change(line).finish().expect_code(0));
+    }
+    // The template has normal priority then, as other tests need the CPUs too.
+    let run = change(line.env("DEATH_WAITS", "1").after("chrt --batch --pid 0 $$")).start();
+    wait_for("the template is ready, or refused", || {
+        let said = run.stderr();
+        (said.contains(READY) || said.contains("workers are not forked from")).then_some(())
+    });
+    run.touch("go");
+    Some(run.finish().expect_code(0))
 }
 
 /// What rank 0 trained after the death of rank 1.
@@ -56,10 +68,20 @@ fn digest(run: &Outcome) -> &str {
 fn same_weights(package: &str, script: &str) {
     let Some(python) = python_with(package) else { return };
     let script = format!("real/{script}");
-    let Some(started) = run(&python, "off", |line| line.script(trainer(&script))) else { return };
-    let Some(forked) = run(&python, "start", |line| line.script(trainer(&script))) else { return };
-    assert!(is_forked(&forked), "{forked:#?}");
-    assert_eq!(digest(&started), digest(&forked), "{started:#?}\n{forked:#?}");
+    let mut started: Option<Outcome> = None;
+    for when in ["off", "start", "restart"] {
+        let Some(run) = run(&python, when, |line| line.script(trainer(&script))) else { return };
+        assert_eq!(is_forked(&run), when != "off", "{when}: {run:#?}");
+        for rank in 0..2 {
+            let origin = if when == "off" { "started" } else { "forked" };
+            let said = format!("rank {rank} of attempt 1 was {origin}");
+            assert!(run.stdout.lines().any(|line| line == said), "{when}: {run:#?}");
+        }
+        if let Some(started) = &started {
+            assert_eq!(digest(started), digest(&run), "{when}: {started:#?}\n{run:#?}");
+        }
+        started = started.or(Some(run));
+    }
 }
 
 #[test]
@@ -81,6 +103,11 @@ fn a_transformers_trainer() {
 fn lightning() {
     // One of its modules reads LOCAL_RANK while it is imported: each worker imports it, and the template the rest.
     same_weights("lightning", "lightning_fit.py");
+}
+
+#[test]
+fn a_loop_of_accelerate() {
+    same_weights("accelerate", "accelerate_loop.py");
 }
 
 #[test]

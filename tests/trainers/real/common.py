@@ -1,14 +1,18 @@
-"""What the real programs share: a death in the first attempt, and one line that says what was trained."""
+"""What the real programs share: a death in the first attempt, and lines that say what was trained, and by which worker."""
+import gc
 import hashlib
 import os
 import signal
+import time
 
 RANK, ATTEMPT = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 
 
 def die_once(step, at):
-    """Rank 1 is killed at this step of the first attempt."""
+    """Rank 1 is killed at this step of the first attempt: with DEATH_WAITS once there is the file `go`."""
     if (RANK, ATTEMPT, step) == (1, 0, at):
+        while "DEATH_WAITS" in os.environ and not os.path.exists(os.path.join(os.environ["PROBE_OUT"], "go")):
+            time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -23,3 +27,6 @@ def digest(*tensors):
 def say(program, *tensors):
     if RANK == 0:
         print(f"{program} attempt {ATTEMPT} digest {digest(*tensors)}", flush=True)
+    # A template has frozen what it imported.
+    origin = "forked" if gc.get_freeze_count() else "started"
+    print(f"rank {RANK} of attempt {ATTEMPT} was {origin}", flush=True)
