@@ -105,8 +105,9 @@ impl Place {
         let all = &python.frames;
         if torch_collective(all).as_deref() == Some(BACKWARD)
             && let Some(device) = backward_thread(&dump.python, python)
+            && let Some(place) = Self::of_backward(device, all, &dump.native)
         {
-            return Self::of_backward(&device.frames, all);
+            return Some(place);
         }
         let of_user = |frames: &[Frame]| -> Vec<Frame> {
             frames.iter().filter(|frame| owner(&frame.file) == Owner::User).cloned().collect()
@@ -143,12 +144,17 @@ impl Place {
         Some(place(native_wait(native).map(str::to_owned)))
     }
 
-    /// A rank whose `backward` runs in a thread of torch's, which waits in a collective or is the place.
-    fn of_backward(of_device: &[Frame], of_caller: &[Frame]) -> Option<Self> {
+    /// A rank whose `backward` runs in a thread of torch's. None: that thread waits too, or may, in a call without a Python
+    /// frame.
+    fn of_backward(device: &Thread, of_caller: &[Frame], native: &[Thread]) -> Option<Self> {
+        let of_device = &device.frames;
         let frame = of_device.iter().find(|frame| owner(&frame.file) == Owner::User)?.clone();
+        let waits_in = torch_collective(of_device).map(|name| printable(&name));
+        if waits_in.is_none() && !is_in_python(device, native) {
+            return None;
+        }
         let of_user = of_device.iter().chain(of_caller).filter(|frame| owner(&frame.file) == Owner::User);
         let frames: Vec<Frame> = of_user.cloned().collect();
-        let waits_in = torch_collective(of_device).map(|name| printable(&name));
         Some(Self { waits_in, frame, path: frames.clone(), frames, reads_socket: false })
     }
 
@@ -205,6 +211,32 @@ fn backward_thread<'a>(threads: &'a [Thread], caller: &Thread) -> Option<&'a Thr
         [only] => Some(only),
         _ => None,
     })
+}
+
+/// Whether a thread of torch's is known to be in Python's own code, such as a read or a sleep, and not in a call that waits
+/// for peers or for a device. Without its native stack that is known of a wait in the standard library only.
+fn is_in_python(device: &Thread, native: &[Thread]) -> bool {
+    match native_of(device, native) {
+        Some(native) => native_wait(native).is_none(),
+        None => device.frames.first().is_some_and(|frame| owner(&frame.file) == Owner::Python),
+    }
+}
+
+/// The native stack of a thread of torch's that runs `backward`, down to the interpreter: by the name of the thread, else
+/// the only one of torch's engine that runs Python, but for the main thread.
+fn native_of<'a>(device: &Thread, native: &'a [Thread]) -> Option<&'a [Frame]> {
+    let name = device.name.split_once(" (").map_or(device.name.as_str(), |(name, _)| name);
+    let main = main_thread(native)?;
+    let has = |thread: &Thread, part: &str| thread.frames.iter().any(|frame| frame.function.contains(part));
+    let runs_python = |thread: &&Thread| !std::ptr::eq(*thread, main) && has(thread, "PyEval_");
+    let only = |is_wanted: &dyn Fn(&Thread) -> bool| {
+        let mut wanted = native.iter().filter(runs_python).filter(|thread| is_wanted(thread));
+        let first = wanted.next();
+        first.filter(|_| wanted.next().is_none())
+    };
+    let found =
+        only(&|thread| thread.name == name).or_else(|| only(&|thread| has(thread, "autograd::Engine")));
+    found.map(|thread| thread.frames.as_slice())
 }
 
 /// Returns whether the user's code waits for a socket, with nothing but Python's module of sockets in between.

@@ -158,24 +158,40 @@ fn the_only_other_thread_is_the_place_when_it_is_joined() {
     assert_eq!(of(&[step, trainer]), "step");
 }
 
+/// The place of a rank that is in `backward`, with further threads of Python and native stacks beside the main thread's:
+/// what it waits in, its function, and how many frames of the user's there are.
+fn in_backward(others: &[Thread], native: &[Thread]) -> (Option<String>, String, usize) {
+    let graph = "_engine_run_backward@/x/site-packages/torch/autograd/graph.py:841";
+    let mut python = vec![thread("MainThread", &[graph, "train@/w/train.py:50", "<module>@/w/train.py:90"])];
+    python.extend_from_slice(others);
+    let main =
+        ["torch::autograd::Engine::execute@/x/libtorch_cpu.so:", INTERPRETER, "main@a.c:1", "_start@a.c:1"];
+    let native = [&[thread("python3", &main)], native].concat();
+    let found = Place::of(&RankDump { python, native, ..RankDump::new(0, 1) }).expect("a place");
+    (found.waits_in, found.frame.function, found.frames.len())
+}
+
+fn thread(name: &str, frames: &[&str]) -> Thread {
+    let frames = frames.iter().map(|text| frame(text)).collect();
+    Thread { name: name.to_owned(), frames }
+}
+
+const INTERPRETER: &str = "_PyEval_EvalFrameDefault@Python/ceval.c:4769";
+const FUNCTION: &str = "BackwardCFunction.apply@/x/site-packages/torch/autograd/function.py:307";
+
+/// A native thread of torch's engine, by its name and its innermost function.
+fn engine(name: &str, innermost: &str) -> Thread {
+    let engine = "torch::autograd::Engine::thread_main@/x/libtorch_cpu.so:";
+    thread(name, &[innermost, INTERPRETER, engine])
+}
+
 /// On a device, torch runs `backward` in a thread of its own, while the main thread waits for it.
 #[test]
 fn a_thread_of_torch_that_runs_a_backward_is_the_place() {
-    let thread = |name: &str, frames: &[&str]| Thread {
-        name: name.to_owned(),
-        frames: frames.iter().map(|text| frame(text)).collect(),
-    };
-    let of = |others: &[Thread]| {
-        let graph = "_engine_run_backward@/x/site-packages/torch/autograd/graph.py:841";
-        let mut python =
-            vec![thread("MainThread", &[graph, "train@/w/train.py:50", "<module>@/w/train.py:90"])];
-        python.extend_from_slice(others);
-        let found = Place::of(&RankDump { python, ..RankDump::new(0, 1) }).expect("a place");
-        (found.waits_in, found.frame.function, found.frames.len())
-    };
-    let function = "BackwardCFunction.apply@/x/site-packages/torch/autograd/function.py:307";
+    let reads = [engine("python3", "read@./libc.so:")];
+    let of = |others: &[Thread]| in_backward(others, &reads);
     let stuck =
-        thread("pt_autograd_0 (thread 71)", &["look_up@/w/ops.py:9", "backward@/w/ops.py:20", function]);
+        thread("pt_autograd_0 (thread 71)", &["look_up@/w/ops.py:9", "backward@/w/ops.py:20", FUNCTION]);
     assert_eq!(of(std::slice::from_ref(&stuck)), (None, "look_up".to_owned(), 4));
     let older = Thread { name: "thread 71".to_owned(), ..stuck };
     let callback = thread("thread 72", &["fetch@/w/dali.py:3"]);
@@ -190,6 +206,31 @@ fn a_thread_of_torch_that_runs_a_backward_is_the_place() {
     assert_eq!(of(&[loader]), waits);
     let reduces = thread("thread 71", &[&format!("all_reduce@{C10D}:1"), "hook@/w/hooks.py:7"]);
     assert_eq!(of(&[reduces]), (Some("all_reduce".to_owned()), "hook".to_owned(), 3));
+}
+
+/// As by a `tensor.item()` in a forward that is computed again: no frame of Python tells of it.
+#[test]
+fn a_backward_whose_thread_waits_without_a_python_frame_waits() {
+    let waits = (Some("backward".to_owned()), "train".to_owned(), 2);
+    let again = ["forward@/w/ops.py:9", "recompute@/w/ops.py:20", FUNCTION];
+    let (named, older) = (thread("pt_autograd_0 (thread 71)", &again), thread("thread 71", &again));
+    let place = (None, "forward".to_owned(), 4);
+    let (waiting, reading) = ("cudaStreamSynchronize@/x/libcudart.so:", "read@./libc.so:");
+    for device in [&named, &older] {
+        let of = |native: &[Thread]| in_backward(std::slice::from_ref(device), native);
+        assert_eq!(of(&[engine("pt_autograd_0", waiting)]), waits);
+        assert_eq!(of(&[engine("pt_autograd_0", reading)]), place);
+        // It may wait, where no native stack is known to be its own, or that ends early.
+        assert_eq!(of(&[]), waits);
+        assert_eq!(of(&[engine("python3", reading), engine("python3", waiting)]), waits);
+        assert_eq!(of(&[thread("pt_autograd_0", &["__poll@./libc.so:"])]), waits);
+    }
+    let native = [engine("pt_autograd_1", reading), engine("pt_autograd_0", waiting)];
+    assert_eq!(in_backward(std::slice::from_ref(&named), &native), waits);
+    // A wait in the standard library is known to be no wait for peers.
+    let library = "wait@/usr/lib/python3.11/threading.py:320";
+    let locked = thread("thread 71", &[library, "forward@/w/ops.py:9", "recompute@/w/ops.py:20", FUNCTION]);
+    assert_eq!(in_backward(&[locked], &[]), place);
 }
 
 #[test]
