@@ -110,12 +110,17 @@ impl RankWatch {
             RankState::Ended
         } else if self.sample.busy.is_some() {
             // What advances meanwhile, as an evaluation does that declares its steps, may be busy for any time.
-            if idle < terms.grace.max(terms.timeout) { RankState::Busy } else { RankState::Stalled }
+            match idle < terms.grace.max(terms.timeout) {
+                true => RankState::Busy,
+                false if self.has_declared || is_expected => RankState::Stalled,
+                false => RankState::Overdue,
+            }
         } else if self.has_declared || (is_late && is_expected) {
             if idle < terms.timeout { RankState::Advancing } else { RankState::Stalled }
-        } else if is_late {
+        } else if is_late && idle >= terms.timeout {
             RankState::Overdue
         } else {
+            // What has come out of a pause is not late at once.
             RankState::Starting
         }
     }
@@ -167,6 +172,7 @@ impl WorkersProgress {
         // A machine that stood still has neither trained nor sampled meanwhile.
         let gap = self.last_sample.map_or(Duration::ZERO, |last| now - last);
         if gap > terms.standstill() {
+            self.started = self.started + gap;
             for rank in self.ranks.values_mut() {
                 rank.advanced = rank.advanced + gap;
             }

@@ -123,6 +123,36 @@ fn a_long_first_step_after_a_pause_is_not_stalled() {
     assert_eq!(test.at(18, vec![sample(0, 2)]), Some(vec![Stalled]));
 }
 
+/// It counts for the master as one that has declared progress, and many programs that never do make pauses.
+#[test]
+fn a_rank_that_is_busy_for_ever_is_stalled_only_where_progress_is_expected() {
+    let last = |test: &mut Test| {
+        let busy = || Sample { step: None, busy: Some("loading".into()), ..sample(0, 1) };
+        (5..=200).step_by(5).filter_map(|secs| test.at(secs, vec![busy()])).last()
+    };
+    let mut test = Test::new(1);
+    assert_eq!(last(&mut test), Some(vec![Overdue]));
+    let mut wide = Test::new(1);
+    wide.terms.sources = HangSources { output: true, cpu: false };
+    assert_eq!(last(&mut wide), Some(vec![Stalled]));
+    let mut restarted = Test::new(1);
+    let _declared = restarted.at(1, vec![sample(0, 1)]);
+    restarted.progress = restarted.progress.next(Moment::START, 1);
+    assert_eq!(last(&mut restarted), Some(vec![Stalled]));
+}
+
+#[test]
+fn a_rank_is_not_overdue_at_once_after_a_long_pause() {
+    let mut test = Test::new(1);
+    let loading = || Sample { step: None, busy: Some("loading".into()), ..sample(0, 1) };
+    let states: Vec<_> = (5..=150).step_by(5).filter_map(|secs| test.at(secs, vec![loading()])).collect();
+    assert_eq!(states, [[Busy], [Overdue]]);
+    let loaded = || Sample { step: None, ..sample(0, 1) };
+    assert_eq!(test.at(155, vec![loaded()]), Some(vec![Starting]));
+    assert_eq!(test.at(160, vec![loaded()]), None);
+    assert_eq!(test.at(165, vec![loaded()]), Some(vec![Overdue]));
+}
+
 /// The master may have been restarted since, and know nothing of it.
 #[test]
 fn a_rank_that_has_declared_in_an_earlier_round_is_stalled_after_the_grace_period() {
@@ -143,6 +173,14 @@ fn a_machine_that_stood_still_does_not_hang() {
     assert_eq!(test.at(500, vec![sample(0, 1)]), Some(vec![Advancing]), "it was paused with its workers");
     assert_eq!(test.at(509, vec![sample(0, 1)]), None);
     assert_eq!(test.at(511, vec![sample(0, 1)]), Some(vec![Stalled]));
+    // Nor has it used up its grace.
+    let mut test = Test::new(1);
+    assert_eq!(test.at(1, vec![sample(0, 0)]), None);
+    assert_eq!(test.at(500, vec![sample(0, 0)]), None);
+    let states: Vec<_> =
+        (505..=598).step_by(5).filter_map(|secs| test.at(secs, vec![sample(0, 0)])).collect();
+    assert!(states.is_empty(), "{states:?}");
+    assert_eq!(test.at(599, vec![sample(0, 0)]), Some(vec![Overdue]));
 }
 
 #[test]
@@ -152,7 +190,10 @@ fn output_and_cpu_time_count_where_they_are_sources() {
     {
         let mut test = Test::new(1);
         test.terms.sources = HangSources { output, cpu };
-        assert_eq!(test.at(50, vec![with(5, 5)]), None, "before its first progress it may take its time");
+        for secs in (50..100).step_by(5) {
+            let before = "before its first progress it may take its time";
+            assert_eq!(test.at(secs, vec![with(5, 5)]), None, "{before}");
+        }
         let _reported = test.at(101, vec![with(6, 6)]);
         let _reported = test.at(109, vec![with(7, 6)]);
         let state = |test: &Test, secs| {
