@@ -35,6 +35,8 @@ pub(super) struct RankFiles {
     /// The newest step of the text.
     step: Option<u64>,
     pub(super) busy_with: Option<String>,
+    /// The newest text declares nothing.
+    is_none: bool,
     pub(super) changes: u64,
 }
 
@@ -51,6 +53,7 @@ impl RankFiles {
             count: 0,
             step: None,
             busy_with: None,
+            is_none: false,
             changes: 0,
         })
     }
@@ -91,9 +94,10 @@ impl RankFiles {
         if self.tail != tail {
             self.tail.clear();
             self.tail.extend_from_slice(tail);
-            if let Some(Declared { step, busy_with }) = parse(tail, length <= TAIL as u64) {
+            if let Some(Declared { step, busy_with, is_none }) = parse(tail, length <= TAIL as u64) {
                 self.step = step.or(self.step);
                 self.busy_with = busy_with;
+                self.is_none = is_none;
             }
         }
         if is_touched && self.text.metadata()?.blocks() * BLOCK > MOST_MEMORY {
@@ -101,7 +105,7 @@ impl RankFiles {
             self.stamp = self::stamp(&self.text)?;
             self.tail.clear();
         }
-        Ok(is_written)
+        Ok(is_written && !self.is_none)
     }
 }
 

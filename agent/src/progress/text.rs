@@ -13,11 +13,13 @@ pub(super) struct Declared {
     pub(super) step: Option<u64>,
     /// What the worker is busy with, if it says so.
     pub(super) busy_with: Option<String>,
+    /// It is no progress: a pause has ended that came before the first.
+    pub(super) is_none: bool,
 }
 
 /// Parses the end of a progress file: of its last line that is not empty, the first word is the step, or `-` without
-/// one, and the second what the worker is busy with. Anything else declares progress and no more. The file of a worker
-/// that is between truncating and writing is empty, and gives nothing.
+/// one, and the second what the worker is busy with. `~` alone declares nothing. Anything else declares progress and no
+/// more. The file of a worker that is between truncating and writing is empty, and gives nothing.
 ///
 /// `is_whole` tells whether the tail is the whole file: where it is not, a line may have lost its beginning.
 pub(super) fn parse(tail: &[u8], is_whole: bool) -> Option<Declared> {
@@ -26,6 +28,9 @@ pub(super) fn parse(tail: &[u8], is_whole: bool) -> Option<Declared> {
     let mut lines = tail.rsplit(is_break).enumerate().filter(|(_, line)| !line.trim_ascii().is_empty());
     let (at, line) = lines.next()?;
     let is_cut = !is_whole && tail.split(is_break).count() == at + 1;
+    if !is_cut && line.trim_ascii() == b"~" {
+        return Some(Declared { is_none: true, ..Declared::default() });
+    }
     let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     let step = match words.next()? {
         b"-" => None,
@@ -41,7 +46,7 @@ pub(super) fn parse(tail: &[u8], is_whole: bool) -> Option<Declared> {
         let printable = word.iter().filter(|byte| byte.is_ascii_graphic());
         printable.take(LONGEST_WORD).map(|byte| char::from(*byte)).collect::<String>()
     });
-    Some(Declared { step, busy_with: busy_with.filter(|word| !word.is_empty()) })
+    Some(Declared { step, busy_with: busy_with.filter(|word| !word.is_empty()), is_none: false })
 }
 
 #[cfg(test)]
@@ -62,6 +67,15 @@ mod tests {
         assert_eq!(parsed("12 checkpoint\n"), Some((Some(12), Some("checkpoint".into()))));
         assert_eq!(parsed("- checkpoint"), Some((None, Some("checkpoint".into()))));
         assert_eq!(parsed("-"), Some((None, None)));
+    }
+
+    #[test]
+    fn the_end_of_a_pause_alone_is_no_declaration() {
+        let is_none = |text: &str, is_whole| parse(text.as_bytes(), is_whole).unwrap().is_none;
+        assert!(is_none("~", true) && is_none(" ~ \n", true) && is_none("1\n~\n", false));
+        for (text, is_whole) in [("-", true), ("~ x", true), ("~~", true), ("~", false), ("~\n1\n", true)] {
+            assert!(!is_none(text, is_whole), "{text}");
+        }
     }
 
     #[test]

@@ -65,6 +65,17 @@ fn busy_suspends_the_watch() {
     );
 }
 
+/// As a checkpoint that is loaded before the first step, in less time than there is between two samples.
+#[test]
+fn a_pause_that_has_ended_declares_no_progress() {
+    let pause = "with dlrover_run.busy('checkpoint'): pass";
+    all(pause, None, None);
+    let declared = |code: &str| told(code).into_iter().map(|sample| sample.changes).collect::<Vec<_>>();
+    for code in [format!("dlrover_run.progress()\n{pause}"), format!("{pause}\ndlrover_run.progress()")] {
+        assert!(declared(&code).iter().all(|changes| *changes == 1), "{code}");
+    }
+}
+
 #[test]
 fn training_goes_on_whatever_is_told() {
     let values = "[None, -1, 'x', 1.5, 10 ** 30, object(), float('nan')]";

@@ -48,7 +48,11 @@ fn a_shell_tells_its_steps_and_what_it_is_busy_with() {
     shell(&files, "echo loss is 0.3 > $DLROVER_PROGRESS_FILE");
     assert_eq!(only(&mut files), Sample { changes: 5, ..told.clone() });
     shell(&files, "touch $DLROVER_PROGRESS_FILE");
-    assert_eq!(only(&mut files), Sample { changes: 6, ..told });
+    assert_eq!(only(&mut files), Sample { changes: 6, ..told.clone() });
+    shell(&files, "echo '~' > $DLROVER_PROGRESS_FILE");
+    assert_eq!(only(&mut files), Sample { changes: 6, ..told.clone() });
+    shell(&files, "echo - > $DLROVER_PROGRESS_FILE");
+    assert_eq!(only(&mut files), Sample { changes: 7, ..told });
 }
 
 #[test]

@@ -22,8 +22,11 @@ _LENGTH = 64
 # Characters that the launcher reads of what a worker is busy with.
 _LONGEST_WORD = 32
 
+# In place of a step: a declaration without a number, and none at all, by which a pause ends that came before the first.
+_NO_NUMBER, _UNDECLARED = "-", "~"
+
 _file = _identity = None
-_step = "-"
+_step = None
 _busy_with = []
 
 
@@ -41,11 +44,14 @@ def progress(step=None):
                 _step = str(step)
     except Exception:
         pass
+    _step = _step or _NO_NUMBER
     _write()
 
 
 class busy(object):
-    """Says what this worker is busy with: while the block runs, it is not hanging, for at most --hang-grace.
+    """Says what this worker is busy with: while the block runs, it is not hanging.
+
+    It is stalled when it shows no progress meanwhile for --hang-grace, or for --hang-timeout if that is longer.
 
     `what` is one word, such as `checkpoint`. Blocks may be nested. A function may be decorated with it.
     """
@@ -80,7 +86,8 @@ def _write():
             _file = None
             _file = os.open(os.environ["DLROVER_PROGRESS_FILE"], os.O_WRONLY | os.O_CLOEXEC)
             _identity = _identity_of(_file)
-        text = " ".join([_step] + _busy_with[-1:])
+        step = _step or (_NO_NUMBER if _busy_with else _UNDECLARED)
+        text = " ".join([step] + _busy_with[-1:])
         os.pwrite(_file, text.ljust(_LENGTH - 1).encode() + b"\n", 0)
     except KeyError:
         # Not under dlrover-run.
