@@ -235,7 +235,7 @@ enum Stage {
     Killed,
 }
 
-/// Reads a probe's output to the end of the process or of its standard output.
+/// Reads a probe's output to its result, or to the end of the process or of its standard output.
 pub(super) async fn supervise(
     (process, pipes): (Process, Pipes),
     limits: Limits,
@@ -256,7 +256,13 @@ pub(super) async fn supervise(
     loop {
         tokio::select! {
             received = readers.stdout.line() => match received {
-                Some(line) => run.take(&line, &subscribers),
+                Some(line) => {
+                    run.take(&line, &subscribers);
+                    // Its last message. A thread that cannot be killed keeps the pipe open, however long that takes.
+                    if run.end.is_some() {
+                        break;
+                    }
+                }
                 None => break,
             },
             received = readers.stderr.some() => run.keep(&received),
@@ -291,7 +297,7 @@ pub(super) async fn supervise(
     let timeout = tokio::time::sleep(LAST_TIMEOUT);
     tokio::select! {
         () = is_ended(ended.as_ref()) => {}
-        () = timeout => {}
+        () = timeout => process.signal(Signal::SIGKILL),
     }
     run.status = process.reap();
     run

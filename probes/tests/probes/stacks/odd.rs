@@ -1,6 +1,6 @@
 //! Processes in states in which not everything can be read.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
+use std::{ffi::OsStr, fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command, time::Duration};
 
 use nix::{
     sys::{signal::Signal, stat::Mode},
@@ -8,9 +8,10 @@ use nix::{
 };
 use probes::take_stacks;
 use processes::tree::{process, signal_one};
+use stacks::RankDump;
 
 use super::{Python, dump, dump_until, is_in, own, plan, target};
-use crate::support::{in_time, until};
+use crate::support::{TIMEOUT, in_time, until};
 
 fn number(pid: u32) -> i32 {
     i32::try_from(pid).unwrap()
@@ -156,7 +157,7 @@ async fn python_stacks_are_kept_when_native_ones_take_too_long() {
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
     let mut plan = plan(vec![target(1)]);
     plan.program.path = script;
-    plan.limit = std::time::Duration::from_secs(2);
+    plan.limit = Duration::from_secs(2);
     let dumps = in_time(take_stacks(plan.clone())).await;
     assert_eq!(
         (dumps[0].state.as_deref(), dumps[0].syscall.as_deref()),
@@ -225,39 +226,72 @@ async fn a_flight_recorder_is_asked_to_write() {
     assert_eq!(fs::read_to_string(path("trace_3")).unwrap(), "events");
 }
 
-/// A file system whose server never answers, in a mount namespace of the process.
-#[tokio::test]
-async fn files_of_a_flight_recorder_that_hang_cost_no_stacks() {
-    let folder = tempfile::tempdir().unwrap();
-    let home = folder.path().join("home");
+/// A program whose home is a file system of a server that does not answer, in a mount namespace of its own; `None`: none can
+/// be mounted here. What waits for a server that `reads` the requests cannot be killed.
+fn with_a_home_that_hangs(folder: &Path, reads: bool) -> Option<Python> {
+    let home = folder.join("home");
     fs::create_dir(&home).unwrap();
-    let pipe = folder.path().join("nccl");
-    mkfifo(&folder.path().join("nccl3.pipe"), Mode::S_IRWXU).unwrap();
-    let text = "import ctypes, os, time\n\
+    mkfifo(&folder.join("nccl3.pipe"), Mode::S_IRWXU).unwrap();
+    let text = "import ctypes, os, struct, sys, threading, time\n\
                 libc = ctypes.CDLL(None, use_errno=True)\n\
+                def read_requests(server):\n    \
+                    # The first one is a greeting, without whose answer there is no other.\n    \
+                    greeting = os.read(server, 1 << 18)\n    \
+                    answer = struct.pack('=IIIIHHIIHHI28x', 7, 31, 0, 0, 0, 0, 4096, 1, 0, 0, 0)\n    \
+                    header = struct.pack('=IiQ', 16 + len(answer), 0, struct.unpack_from('=Q', greeting, 8)[0])\n    \
+                    os.write(server, header + answer)\n    \
+                    while os.read(server, 1 << 18):\n        pass\n\
                 def mount():\n    \
                     server = os.open('/dev/fuse', os.O_RDWR)\n    \
                     options = b'fd=%d,rootmode=40000,user_id=0,group_id=0' % server\n    \
                     private = libc.mount(None, b'/', None, 1 << 18 | 1 << 14, None)\n    \
-                    return private or libc.mount(b'hangs', os.environb[b'HOME'], b'fuse', 0, options)\n\
+                    failed = private or libc.mount(b'hangs', os.environb[b'HOME'], b'fuse', 0, options)\n    \
+                    if not failed and 'READS' in os.environ:\n        \
+                        threading.Thread(target=read_requests, args=(server,)).start()\n    \
+                    return failed\n\
                 can = os.path.exists('/dev/fuse') and os.geteuid() == 0 and libc.unshare(0x20000) == 0\n\
                 print('ready', flush=True)\n\
                 print('hangs' if can and mount() == 0 else 'skipped', flush=True)\n\
                 def step():\n    time.sleep(1000)\n\
                 step()\n";
-    let environment = [("HOME", home.as_os_str()), ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", pipe.as_os_str())];
-    let mut python = Python::with_environment(text, &environment);
+    let pipe = folder.join("nccl");
+    let environment = [
+        ("HOME", home.as_os_str()),
+        ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", pipe.as_os_str()),
+        ("READS", OsStr::new("1")),
+    ];
+    let mut python = Python::with_environment(text, if reads { &environment } else { &environment[..2] });
     if python.line() == "skipped" {
         println!("skipped: no file system can be mounted here");
-        return;
+        return None;
     }
-    let mut plan = plan(vec![python.target()]);
-    plan.limit = std::time::Duration::from_secs(4);
-    let dumps = in_time(take_stacks(plan)).await;
-    assert_eq!(own(&dumps[0].python[0]), ["step", "<module>"]);
-    assert!(!dumps[0].native.is_empty());
-    let [note] = &dumps[0].notes[..] else { panic!("{dumps:?}") };
+    Some(python)
+}
+
+fn holds_all_but_the_recorder(dump: &RankDump) {
+    assert_eq!(own(&dump.python[0]), ["step", "<module>"]);
+    assert!(!dump.native.is_empty());
+    let [note] = &dump.notes[..] else { panic!("{dump:?}") };
     assert!(note.starts_with("NCCL flight recorder: no answer within "), "{note}");
+}
+
+#[tokio::test]
+async fn files_of_a_flight_recorder_that_hang_cost_no_stacks() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(python) = with_a_home_that_hangs(folder.path(), false) else { return };
+    let mut plan = plan(vec![python.target()]);
+    plan.limit = Duration::from_secs(4);
+    holds_all_but_the_recorder(&in_time(take_stacks(plan)).await[0]);
+}
+
+/// The probe cannot even end, and has sent everything.
+#[tokio::test]
+async fn what_a_probe_has_sent_does_not_wait_for_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(python) = with_a_home_that_hangs(folder.path(), true) else { return };
+    let mut plan = plan(vec![python.target()]);
+    plan.limit = 2 * TIMEOUT;
+    holds_all_but_the_recorder(&in_time(take_stacks(plan)).await[0]);
 }
 
 #[tokio::test]
