@@ -94,6 +94,7 @@ pub fn start(cgroup: Option<Cgroup>) -> io::Result<Guard> {
     let has_foreign_children = std::process::id() == 1 || reap::has_children();
     let (ours, worker_end) = UnixStream::pair()?;
     prctl::set_child_subreaper(true)?;
+    let launcher = getpid();
     // SAFETY: this is the only thread, so the child owns a consistent copy of every lock and heap structure and may
     // run any code.
     match unsafe { fork() }? {
@@ -105,7 +106,7 @@ pub fn start(cgroup: Option<Cgroup>) -> io::Result<Guard> {
         }
         ForkResult::Child => {
             drop(ours);
-            process::run(worker_end, cgroup)
+            process::run(launcher, worker_end, cgroup)
         }
     }
 }

@@ -58,8 +58,8 @@ const IGNORED_SIGNALS: [Signal; 10] = [
 const STAY_IGNORED: [Signal; 3] = [Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2];
 
 /// Runs the guard and exits.
-pub fn run(socket: UnixStream, cgroup: Option<Cgroup>) -> ! {
-    let code = match Guard::new(socket, cgroup) {
+pub fn run(launcher: Pid, socket: UnixStream, cgroup: Option<Cgroup>) -> ! {
+    let code = match Guard::new(launcher, socket, cgroup) {
         Ok(mut guard) => guard.run(),
         // The launcher sees and reports the guard's exit.
         Err(_) => 1,
@@ -85,6 +85,7 @@ enum Phase {
 type Stdio = [Option<OwnedFd>; 2];
 
 struct Guard {
+    launcher: Pid,
     socket: UnixStream,
     children: SignalFd,
     inbox: Inbox,
@@ -107,7 +108,7 @@ struct Guard {
 }
 
 impl Guard {
-    fn new(socket: UnixStream, cgroup: Option<Cgroup>) -> io::Result<Self> {
+    fn new(launcher: Pid, socket: UnixStream, cgroup: Option<Cgroup>) -> io::Result<Self> {
         setsid()?;
         prctl::set_child_subreaper(true)?;
         prctl::set_name(super::NAME)?;
@@ -128,6 +129,7 @@ impl Guard {
         mask.thread_block()?;
         let children = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         Ok(Self {
+            launcher,
             socket,
             children,
             inbox: Inbox::default(),
@@ -334,7 +336,8 @@ impl Guard {
     /// Starts a worker with an interpreter of its own.
     fn spawn(&mut self, spec: &WorkerSpec, [stdout, stderr]: Stdio) {
         let WorkerSpec { local_rank, argv, env, cpus, .. } = spec;
-        let program = Program { argv, env, cpus, stdout, stderr, passed: &[] };
+        let reader = Some(self.launcher);
+        let program = Program { argv, env, cpus, stdout, stderr, passed: &[], reader };
         match spawn::spawn(program, &self.ignored, self.cgroup.as_ref()) {
             Ok(forked) => self.forked.push((*local_rank, forked)),
             Err(error) => self.cannot_start(*local_rank, &error),

@@ -39,6 +39,8 @@ pub struct Program<'a> {
     pub stderr: Option<OwnedFd>,
     /// More descriptors, which it inherits under the same numbers.
     pub passed: &'a [BorrowedFd<'a>],
+    /// The launcher, which may read its stacks.
+    pub reader: Option<Pid>,
 }
 
 /// A worker between fork and exec.
@@ -69,7 +71,7 @@ impl ForkedWorker {
 /// # Errors
 /// The error of `fork` or the steps before it.
 pub fn spawn(program: Program<'_>, ignored: &[Signal], cgroup: Option<&Cgroup>) -> io::Result<ForkedWorker> {
-    let Program { argv, env, cpus, stdout, stderr, passed } = program;
+    let Program { argv, env, cpus, stdout, stderr, passed, reader } = program;
     let [program, arguments @ ..] = argv else {
         return Err(Errno::EINVAL.into());
     };
@@ -87,7 +89,7 @@ pub fn spawn(program: Program<'_>, ignored: &[Signal], cgroup: Option<&Cgroup>) 
     let passed: Vec<_> = passed.iter().map(|fd| fd.as_raw_fd()).collect();
     let ignored = ignored.to_vec();
     let guard = getpid();
-    let launcher = getppid();
+    let reader = living(reader, getppid());
     // SAFETY: the closure makes only system calls: no allocation, no lock, no log.
     unsafe {
         command.pre_exec(move || {
@@ -97,7 +99,9 @@ pub fn spawn(program: Program<'_>, ignored: &[Signal], cgroup: Option<&Cgroup>) 
             if getppid() != guard {
                 return Err(Errno::ESRCH.into());
             }
-            allow_reading(launcher);
+            if let Some(reader) = reader {
+                allow_reading(reader);
+            }
             if let Some(cpus) = &cpus {
                 sched_setaffinity(Pid::from_raw(0), cpus)?;
             }
@@ -128,6 +132,12 @@ pub fn spawn(program: Program<'_>, ignored: &[Signal], cgroup: Option<&Cgroup>) 
     }
 }
 
+/// The launcher, as long as it is the parent of the guard: its number may belong to another process later, and the parent
+/// of a guard that has survived it is none that workers know.
+fn living(launcher: Option<Pid>, parent: Pid) -> Option<Pid> {
+    launcher.filter(|launcher| *launcher == parent)
+}
+
 /// Lets the launcher, and what it starts, read the stacks of this process and of the program that it executes. Where
 /// `kernel.yama.ptrace_scope` is 1, only an ancestor may, and the probe that takes stacks is no ancestor of a worker. All
 /// else that has to hold for it, such as the same user, holds still. A kernel without Yama refuses the call.
@@ -146,4 +156,17 @@ fn cpu_set(cpus: &[usize]) -> io::Result<Option<CpuSet>> {
         set.set(*cpu)?;
     }
     Ok(Some(set))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_launcher_itself_may_read_stacks() {
+        let (launcher, other) = (Pid::from_raw(71), Pid::from_raw(1));
+        assert_eq!(living(Some(launcher), launcher), Some(launcher));
+        assert_eq!(living(Some(launcher), other), None, "it is dead");
+        assert_eq!(living(None, other), None, "the template");
+    }
 }

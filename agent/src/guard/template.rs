@@ -275,7 +275,7 @@ fn supervise(
         let mut env = spec.env.clone();
         env.push((b"DLROVER_WARM_TEMPLATE".to_vec(), role.to_vec()));
         let (stdout, stderr) = (stdout.try_clone().ok(), stderr.try_clone().ok());
-        let program = Program { argv, env: &env, cpus: &spec.cpus, stdout, stderr, passed };
+        let program = Program { argv, env: &env, cpus: &spec.cpus, stdout, stderr, passed, reader: None };
         let forked = spawn::spawn(program, ignored, None)?;
         let pid = forked.pid;
         forked.confirm().map(|()| pid)
