@@ -5,7 +5,11 @@ use std::{
     io::{Read as _, Write as _},
     os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
-    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{self, Receiver, RecvTimeoutError},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -40,6 +44,8 @@ const MARGIN: Duration = Duration::from_millis(200);
 /// A recorder that is asked in a thread of its own: its files may be on a file system that hangs.
 pub(super) struct Asking {
     began: Instant,
+    /// The environment of the process is read, and names a pipe.
+    has_recorder: Arc<AtomicBool>,
     answer: Receiver<Option<String>>,
 }
 
@@ -48,17 +54,21 @@ impl Asking {
     pub(super) fn start(target: &StackTarget, limit: Duration) -> Option<Self> {
         let target = target.clone();
         let limit = limit.saturating_sub(MARGIN);
-        Self::start_with(move || Some(FlightRecorder::trigger(&target)?.outcome(limit)))
+        Self::start_with(move |has_recorder| {
+            Some(FlightRecorder::trigger(&target, has_recorder)?.outcome(limit))
+        })
     }
 
-    fn start_with(work: impl FnOnce() -> Option<String> + Send + 'static) -> Option<Self> {
+    fn start_with(work: impl FnOnce(&dyn Fn()) -> Option<String> + Send + 'static) -> Option<Self> {
         let (send, answer) = mpsc::channel();
+        let has_recorder = Arc::new(AtomicBool::new(false));
+        let found = Arc::clone(&has_recorder);
         let work = move || {
             // The probe may no longer wait for it.
-            let _answered = send.send(work());
+            let _answered = send.send(work(&|| found.store(true, Ordering::Relaxed)));
         };
         let _apart = thread::Builder::new().name("flight-recorder".to_owned()).spawn(work).ok()?;
-        Some(Self { began: Instant::now(), answer })
+        Some(Self { began: Instant::now(), has_recorder, answer })
     }
 
     /// What became of it, after `limit` at most. `None`: the process has no recorder.
@@ -68,9 +78,12 @@ impl Asking {
             Ok(answer) => answer,
             Err(RecvTimeoutError::Timeout) => {
                 let waited = self.began.elapsed().as_secs_f64();
-                Some(format!(
-                    "NCCL flight recorder: no answer within {waited:.1} s; the file system of its files may hang"
-                ))
+                Some(match self.has_recorder.load(Ordering::Relaxed) {
+                    true => format!(
+                        "NCCL flight recorder: no answer within {waited:.1} s; the file system of its files may hang"
+                    ),
+                    false => format!("environment of the process: not read within {waited:.1} s"),
+                })
             }
             Err(RecvTimeoutError::Disconnected) => None,
         }
@@ -128,9 +141,10 @@ impl Stamp {
 
 impl FlightRecorder {
     /// Asks the recorder of a process to write. `None`: it has none that listens to a pipe.
-    fn trigger(target: &StackTarget) -> Option<Self> {
+    fn trigger(target: &StackTarget, has_recorder: &dyn Fn()) -> Option<Self> {
         let environment = environment(target.pid);
         let pipe = value(&environment, PIPE)?;
+        has_recorder();
         let pipe = format!("{pipe}{}.pipe", target.rank);
         let files = prefixes(&environment).into_iter();
         let files = files.map(|prefix| Output::new(target.pid, format!("{prefix}{}", target.rank))).collect();
@@ -256,14 +270,24 @@ mod tests {
     #[test]
     fn a_recorder_that_does_not_answer_is_not_waited_for() {
         let (release, hang) = mpsc::channel::<()>();
-        let asking = Asking::start_with(move || {
+        let asking = Asking::start_with(move |_| {
             let _released = hang.recv();
             None
         });
         let said = asking.unwrap().outcome(Duration::from_millis(10)).unwrap();
-        assert!(said.starts_with("NCCL flight recorder: no answer within 0.0 s; "), "{said}");
+        assert!(said.starts_with("environment of the process: not read within "), "{said}");
         drop(release);
-        assert_eq!(Asking::start_with(|| None).unwrap().outcome(LONGEST_WAIT), None);
+        assert_eq!(Asking::start_with(|_| None).unwrap().outcome(LONGEST_WAIT), None);
+        // The process has one, whose files do not answer.
+        let (release, hang) = mpsc::channel::<()>();
+        let asking = Asking::start_with(move |has_recorder| {
+            has_recorder();
+            let _released = hang.recv();
+            None
+        });
+        let said = asking.unwrap().outcome(Duration::from_secs(1)).unwrap();
+        assert!(said.starts_with("NCCL flight recorder: no answer within "), "{said}");
+        drop(release);
     }
 
     #[test]

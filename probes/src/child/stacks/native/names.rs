@@ -19,6 +19,8 @@ const MOST_PIECES: u32 = 8192;
 struct Beginning {
     text: String,
     pieces: u32,
+    /// There is more of it.
+    is_cut: bool,
 }
 
 impl fmt::Write for Beginning {
@@ -27,8 +29,9 @@ impl fmt::Write for Beginning {
         let room = LONGEST_DEMANGLED - self.text.len();
         let end = (0..=room.min(piece.len())).rev().find(|end| piece.is_char_boundary(*end)).unwrap_or(0);
         self.text.push_str(&piece[..end]);
+        self.is_cut |= end < piece.len() || self.pieces > MOST_PIECES;
         // An error ends the work.
-        if end < piece.len() || self.pieces > MOST_PIECES { Err(fmt::Error) } else { Ok(()) }
+        if self.is_cut { Err(fmt::Error) } else { Ok(()) }
     }
 }
 
@@ -51,8 +54,7 @@ pub(super) fn demangled(name: &str) -> String {
         let mut beginning = Beginning::default();
         let is_whole = Symbol::new(name)
             .is_ok_and(|symbol| symbol.structured_demangle(&mut beginning, &options).is_ok());
-        let is_cut = beginning.text.len() == LONGEST_DEMANGLED || beginning.pieces > MOST_PIECES;
-        if (is_whole || is_cut) && !beginning.text.is_empty() {
+        if (is_whole || beginning.is_cut) && !beginning.text.is_empty() {
             return beginning.text;
         }
     }
@@ -95,6 +97,15 @@ mod tests {
         let found = demangled(&name);
         assert!(found.len() <= LONGEST_DEMANGLED, "{} bytes in {:?}", found.len(), began.elapsed());
         assert!(found.starts_with("f<P<int, int>"), "{found}");
+    }
+
+    /// It may be shorter than what there is room for.
+    #[test]
+    fn a_name_is_cut_before_a_character_that_does_not_fit() {
+        let mut beginning = Beginning { text: "x".repeat(LONGEST_DEMANGLED - 1), ..Beginning::default() };
+        assert!(fmt::Write::write_str(&mut beginning, "\u{e9}").is_err());
+        assert!(beginning.is_cut);
+        assert_eq!(beginning.text.len(), LONGEST_DEMANGLED - 1);
     }
 
     #[test]
