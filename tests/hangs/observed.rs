@@ -27,7 +27,7 @@ pub(crate) struct Hang {
     pub(crate) line: String,
     /// `hang` of the status.
     pub(crate) status: Value,
-    /// Seconds from the last step of any rank to the line.
+    /// Seconds from the last step of any rank to the verdict, with the stacks that it is made of.
     pub(crate) after: f64,
     /// Names of the files of stacks.
     pub(crate) files: BTreeSet<String>,
@@ -121,8 +121,10 @@ pub(crate) fn observe(case: &Case, launch: Launch) -> Observed {
     loop {
         let has_ended = run.has_ended();
         if let Some(line) = hang_lines(&run.stderr()).into_iter().next() {
-            let after = seconds_since_last_step(run.dir());
             let status = if has_ended { Value::Null } else { status(run.await_file("run-id").trim()) };
+            // What this test does after the verdict of the job master does not count.
+            let since = status["hang"]["seconds_ago"].as_f64().unwrap_or_default();
+            let after = seconds_since_last_step(run.dir()) - since;
             let files = files(&run.dir().join("stacks"));
             return Observed::Declared(Box::new(Hang { line, status: status["hang"].clone(), after, files }));
         }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use diagnosis::counted::counted;
+
 use crate::{
     case::Case,
     observed::{Observed, all_files},
@@ -93,7 +95,7 @@ impl Score {
             self.reason.wrong += 1;
         }
         let delay = hang.map(|hang| hang.after - f64::from(case.kind.timeout + case.kind.held));
-        self.delays.extend(delay);
+        self.delays.extend(delay.filter(|_| expected.is_some()));
         let has_all_files = hang.is_some_and(|hang| hang.files == all_files(case.ranks));
         self.complete += u32::from(has_all_files && expected.is_some());
         let outcome = match (hang.is_some(), expected.is_some()) {
@@ -134,16 +136,21 @@ impl Score {
         let mut shortfalls = Vec::new();
         let late = self.delays.iter().filter(|delay| **delay > LONGEST_DELAY).count();
         let late = u32::try_from(late).unwrap_or(u32::MAX);
-        for (count, what) in [
-            (self.declared.wrong, "healthy jobs were declared"),
-            (self.failed, "jobs failed by themselves"),
-            (self.open, "healthy jobs did not end"),
-            (self.declared.right - self.complete, "hangs have not all files"),
-            (late, "hangs were declared more than 2 s after their timeout"),
+        for (count, noun, what) in [
+            (self.declared.wrong, "healthy job", "declared as hanging"),
+            (self.failed, "job", "ended by a failure"),
+            (self.open, "healthy job", "without an end"),
+            (self.declared.right - self.complete, "hang", "without all files"),
         ] {
             if count > 0 {
-                shortfalls.push(format!("{count} {what}"));
+                shortfalls.push(format!("{} {what}", counted(count, noun)));
             }
+        }
+        if late > 0 {
+            // A loaded host is slow in all that it does.
+            let (load, hangs) = (load(), counted(late, "hang"));
+            shortfalls
+                .push(format!("{hangs} declared more than 2 s after the timeout; load average: {load}"));
         }
         if self.exact * 100 < self.hangs * GOAL {
             let (exact, hangs) = (self.exact, self.hangs);
@@ -151,6 +158,12 @@ impl Score {
         }
         shortfalls
     }
+}
+
+/// The load of this host over the last minute, as the kernel writes it.
+fn load() -> String {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split_whitespace().next().unwrap_or("unknown").to_owned()
 }
 
 /// A job of which all is right, in the table.
@@ -244,18 +257,21 @@ mod tests {
         assert!(incomplete.files.remove("py_stack.svg"));
         let failed = || Observed::Failed("code 1".to_owned());
         for (case, observed, outcome, shortfall) in [
-            (&healthy, failed(), "FAILED", "1 jobs failed by themselves"),
-            (&healthy, Observed::Unnoticed, "OPEN", "1 healthy jobs did not end"),
-            (&hangs, declared(incomplete), "FILES", "1 hangs have not all files"),
+            (&healthy, failed(), "FAILED", "1 job ended by a failure"),
+            (&healthy, Observed::Unnoticed, "OPEN", "1 healthy job without an end"),
+            (&hangs, declared(incomplete), "FILES", "1 hang without all files"),
             (
                 &hangs,
                 declared(Hang { after: 4.1, ..hang(&[1]) }),
                 "right",
-                "1 hangs were declared more than 2 s after their timeout",
+                "1 hang declared more than 2 s after the timeout",
             ),
         ] {
             let (score, found) = score_of(case, &observed);
-            assert_eq!((found.as_str(), score.shortfalls()), (outcome, vec![shortfall.to_owned()]));
+            let shortfalls = score.shortfalls();
+            let [found_shortfall] = &shortfalls[..] else { panic!("{shortfalls:?}") };
+            assert_eq!(found, outcome);
+            assert_eq!(found_shortfall.split("; load average: ").next(), Some(shortfall));
         }
         assert_eq!(score_of(&hangs, &failed()).0.shortfalls().len(), 2, "it was not declared either");
     }
@@ -265,7 +281,10 @@ mod tests {
         let declared = |ranks: &[u32]| Observed::Declared(Box::new(hang(ranks)));
         let (score, outcome) = score_of(&Case::of("healthy", 2, 1), &declared(&[1]));
         assert_eq!(outcome, "FALSE");
-        assert_eq!(score.shortfalls(), ["1 healthy jobs were declared"]);
+        assert_eq!(score.shortfalls(), ["1 healthy job declared as hanging"]);
+        let late = Observed::Declared(Box::new(Hang { after: 99.0, ..hang(&[1]) }));
+        let (score, _) = score_of(&Case::of("healthy", 2, 1), &late);
+        assert_eq!(score.shortfalls().len(), 1, "what does not hang is not late");
         let case = Case::of("loop", 2, 1);
         let mut score = Score::default();
         for ranks in std::iter::repeat_n(&[1][..], 19).chain([&[0][..]]) {
