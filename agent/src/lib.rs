@@ -51,7 +51,7 @@ pub use self::{
     },
     master_link::{MasterAt, STORE_QUESTION},
     planned::{PlannedStore, PlannedWorker, planned_run_dir, planned_worker},
-    progress::{Activity, ProgressFiles, Sample, activity_below},
+    progress::{ProgressFiles, Sample},
     report::{Report, WorkerEvidence},
     status_client::{StatusClient, StatusError, StatusWatch},
     store_host::{

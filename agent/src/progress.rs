@@ -30,13 +30,13 @@ use std::{
 use processes::memory_file::sealed_memory_file;
 use rules::LocalRank;
 
-pub use self::activity::{Activity, activity_below};
-use self::{numbers::Numbers, rank_files::RankFiles};
 pub(crate) use self::{
+    activity::ActivityReader,
     numbers::make_room,
     prelude::template_zip,
     python_path::{with_entry, without_entry},
 };
+use self::{numbers::Numbers, rank_files::RankFiles};
 
 /// Names the file in which the prelude counts steps. A worker without the prelude has no such variable.
 pub(crate) const COUNTER: &str = "DLROVER_PROGRESS_COUNTER";
@@ -58,7 +58,8 @@ pub struct Sample {
     pub step: Option<u64>,
     /// How many samples found progress since the worker was started.
     pub changes: u64,
-    /// What the worker is busy with: it is not hanging, however long that takes. 1 to 32 printable ASCII characters.
+    /// What the worker is busy with: it is not hanging while it shows progress within the grace period. 1 to 32 printable
+    /// ASCII characters.
     pub busy_with: Option<String>,
 }
 

@@ -22,7 +22,7 @@ use tracing::warn;
 
 use crate::{
     master_link::ToMaster,
-    progress::{Activity, ProgressFiles, activity_below},
+    progress::{ActivityReader, ProgressFiles},
 };
 
 /// How long the stacks of this node may take. Shorter than the master waits for them: `DUMP_TIMEOUT` of `rules::job`.
@@ -41,6 +41,8 @@ pub(crate) struct ProgressSampler {
     /// The round of the present workers, and when they were started.
     round: Option<(Round, Instant)>,
     pids: BTreeMap<LocalRank, i32>,
+    /// What each worker uses, where that counts.
+    activities: BTreeMap<LocalRank, ActivityReader>,
     steps: BTreeMap<LocalRank, u64>,
     next: Option<Instant>,
 }
@@ -53,6 +55,7 @@ impl ProgressSampler {
             files: None,
             round: None,
             pids: BTreeMap::new(),
+            activities: BTreeMap::new(),
             steps: BTreeMap::new(),
             next: None,
         }
@@ -91,22 +94,26 @@ impl ProgressSampler {
     pub(crate) fn begin(&mut self, round: Round) {
         self.round = Some((round, Instant::now()));
         self.pids.clear();
+        self.activities.clear();
         self.steps.clear();
         self.schedule(HangTerms::sample_interval);
     }
 
     pub(crate) fn started(&mut self, local_rank: LocalRank, pid: i32) {
         self.pids.insert(local_rank, pid);
+        self.activities.insert(local_rank, ActivityReader::new(pid));
     }
 
     pub(crate) fn ended(&mut self, local_rank: LocalRank) {
         self.pids.remove(&local_rank);
+        self.activities.remove(&local_rank);
     }
 
     /// The workers of the round are gone.
     pub(crate) fn end(&mut self) {
         (self.round, self.next) = (None, None);
         self.pids.clear();
+        self.activities.clear();
     }
 
     fn schedule(&mut self, after: impl FnOnce(&HangTerms) -> Duration) {
@@ -122,21 +129,15 @@ impl ProgressSampler {
         }
     }
 
-    /// What each worker and all that it has started have used.
-    fn activities(&self) -> BTreeMap<LocalRank, Activity> {
-        let pids: Vec<i32> = self.pids.values().copied().collect();
-        self.pids.keys().copied().zip(activity_below(&pids)).collect()
-    }
-
-    /// Takes a sample: a few system calls for each worker, none of which waits. Where output or CPU time count, each
-    /// process of the host takes a few more.
+    /// Takes a sample: a few system calls for each worker, none of which waits. Where output or CPU time count, they are
+    /// those of the sample before, and are read anew in other threads.
     pub(crate) fn sample(&mut self) -> Option<Event> {
         self.next = None;
         let ((round, begun), sources) = (self.round?, self.terms.as_ref()?.sources);
-        let activities = if sources.are_wide() { self.activities() } else { BTreeMap::new() };
         let mut samples = Vec::new();
         for declared in self.files.as_mut()?.sample() {
-            let activity = activities.get(&declared.local_rank).copied().unwrap_or_default();
+            let reader = self.activities.get_mut(&declared.local_rank).filter(|_| sources.are_wide());
+            let activity = reader.map(ActivityReader::next).unwrap_or_default();
             if let Some(step) = declared.step {
                 self.steps.insert(declared.local_rank, step);
             }

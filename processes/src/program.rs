@@ -1,12 +1,47 @@
 //! The program that trains, where the worker is a shell or another program that has started it.
 
 use std::{
+    cmp::Reverse,
     collections::BTreeSet,
     fs::{self, File},
     io::{BufRead as _, BufReader, Read as _},
 };
 
+use nix::libc;
+
 use crate::tree::{self, Process};
+
+/// Shells, and programs that start another one and wait for it in whatever way.
+const WRAPPERS: [&str; 28] = [
+    "sh",
+    "bash",
+    "dash",
+    "ash",
+    "zsh",
+    "ksh",
+    "mksh",
+    "fish",
+    "busybox",
+    "uv",
+    "uvx",
+    "pixi",
+    "mamba",
+    "micromamba",
+    "tini",
+    "dumb-init",
+    "catatonit",
+    "timeout",
+    "sudo",
+    "su",
+    "srun",
+    "mpirun",
+    "mpiexec",
+    "nsys",
+    "ncu",
+    "perf",
+    "strace",
+    "gdb",
+];
 
 /// A list of mappings is not longer.
 const LONGEST_MAPS: u64 = 16 << 20;
@@ -17,6 +52,8 @@ pub struct Link {
     pub pid: i32,
     pub parent: i32,
     pub is_python: bool,
+    /// CPU time that it has used, as [`tree::cpu_ticks`].
+    pub cpu_ticks: u64,
 }
 
 /// Whether a process runs a Python interpreter, by the name of its program, or by a library of Python that is mapped. May
@@ -34,6 +71,24 @@ pub fn is_python_by_name(process: &Process) -> bool {
     name.map_or_else(|| process.name.contains("python"), |name| name.contains("python"))
 }
 
+/// Whether a process only waits for what it has started: a shell, or what waits for a child right now. A program that
+/// trains may have started a Python program, too, which is then only its helper. Does not wait.
+#[must_use]
+pub fn is_wrapper(process: &Process) -> bool {
+    let program = fs::read_link(format!("/proc/{}/exe", process.pid)).ok();
+    let name = program.as_deref().and_then(|path| path.file_name()).map(|name| name.to_string_lossy());
+    let name = name.unwrap_or_else(|| process.name.as_str().into());
+    WRAPPERS.contains(&name.as_ref()) || waits_for_a_child(process.pid)
+}
+
+fn waits_for_a_child(pid: i32) -> bool {
+    let call = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+    match call.split_ascii_whitespace().next().and_then(|number| number.parse::<libc::c_long>().ok()) {
+        Some(number) => [libc::SYS_wait4, libc::SYS_waitid].contains(&number),
+        None => tree::wait_channel(pid) == "do_wait",
+    }
+}
+
 fn has_python_mapped(pid: i32) -> bool {
     let Ok(file) = File::open(format!("/proc/{pid}/maps")) else { return false };
     let mut lines = BufReader::new(file.take(LONGEST_MAPS)).split(b'\n').map_while(Result::ok);
@@ -46,22 +101,26 @@ fn is_python_mapping(line: &str) -> bool {
     is_code && line.rsplit_once('/').is_some_and(|(_, name)| name.contains("python"))
 }
 
-/// The outermost Python program below a process; of several that are as near, that with the lowest number. `link` tells
-/// of a member what it is.
+/// The outermost Python program below a process. Of several that are in no other, that which has used the most CPU time:
+/// others watch it; then the nearest, then that with the lowest number. `link` tells of a member what it is.
 pub fn outermost_python<T>(root: i32, members: &[T], link: impl Fn(&T) -> Link) -> Option<&T> {
     let mut level = vec![root];
     let mut seen = BTreeSet::from([root]);
-    while !level.is_empty() {
-        let is_below = |member: &&T| level.contains(&link(member).parent);
-        let below: Vec<&T> = members.iter().filter(is_below).collect();
-        let found =
-            below.iter().filter(|member| link(member).is_python).min_by_key(|member| link(member).pid);
-        if let Some(python) = found {
-            return Some(python);
+    let mut found = Vec::new();
+    for depth in 0.. {
+        let of_level = |member: &&T| level.contains(&link(member).parent);
+        let below: Vec<&T> =
+            members.iter().filter(of_level).filter(|member| seen.insert(link(member).pid)).collect();
+        if below.is_empty() {
+            break;
         }
-        level = below.iter().map(|member| link(member).pid).filter(|pid| seen.insert(*pid)).collect();
+        let (python, others): (Vec<&T>, Vec<&T>) =
+            below.into_iter().partition(|member| link(member).is_python);
+        found.extend(python.into_iter().map(|member| (depth, member)));
+        level = others.into_iter().map(|member| link(member).pid).collect();
     }
-    None
+    let order = |(depth, member): &(usize, &T)| (Reverse(link(member).cpu_ticks), *depth, link(member).pid);
+    found.into_iter().min_by_key(order).map(|(_, member)| member)
 }
 
 /// Whose stacks are taken, where the worker has only started the program that trains: process id and name of both.
@@ -73,20 +132,37 @@ pub fn whose_stacks(worker: (i32, &str), program: (i32, &str)) -> String {
     )
 }
 
-/// The outermost Python program below a process that is none itself. May wait, as [`is_python`].
+/// The outermost Python program below a process that is a wrapper. May wait, as [`is_python`].
 #[must_use]
 pub fn below_wrapper(root: &Process) -> Option<Process> {
-    if is_python(root) {
+    if is_python(root) || !is_wrapper(root) {
         return None;
     }
     let alive = tree::below(root.pid).into_iter().filter(Process::is_alive);
-    let members: Vec<(bool, Process)> = alive.map(|process| (is_python(&process), process)).collect();
-    let link = |(is_python, process): &(bool, Process)| Link {
+    let members: Vec<(Link, Process)> = alive.map(|process| (link(&process), process)).collect();
+    outermost_python(root.pid, &members, |(link, _)| *link).map(|(_, process)| process.clone())
+}
+
+fn link(process: &Process) -> Link {
+    Link {
         pid: process.pid,
         parent: process.parent,
-        is_python: *is_python,
-    };
-    outermost_python(root.pid, &members, link).map(|(_, process)| process.clone())
+        is_python: is_python(process),
+        cpu_ticks: tree::cpu_ticks(process.pid).unwrap_or_default(),
+    }
+}
+
+/// The processes that do the work of a worker: itself, or what a wrapper has started for it: the program of
+/// [`below_wrapper`], or all that there is. What a program that trains has started, such as a monitor, is not among them.
+/// May wait, as [`is_python`].
+#[must_use]
+pub fn that_work(worker: i32) -> Vec<i32> {
+    let wrapper = tree::process(worker).filter(|root| !is_python(root) && is_wrapper(root));
+    let Some(root) = wrapper else { return vec![worker] };
+    if let Some(program) = below_wrapper(&root) {
+        return vec![program.pid];
+    }
+    [worker].into_iter().chain(tree::below(worker).into_iter().map(|process| process.pid)).collect()
 }
 
 #[cfg(test)]
@@ -114,14 +190,49 @@ mod tests {
     #[test]
     fn the_nearest_python_program_is_the_outermost() {
         let link = |link: &Link| *link;
-        let of = |pid, parent, is_python| Link { pid, parent, is_python };
+        let of = |pid, parent, is_python| Link { pid, parent, is_python, cpu_ticks: 0 };
         let members =
             [of(13, 12, true), of(12, 11, true), of(14, 10, false), of(11, 10, false), of(20, 2, true)];
         assert_eq!(outermost_python(10, &members, link), Some(&of(12, 11, true)));
         assert_eq!(outermost_python(13, &members, link), None);
+        // A monitor beside it, or even nearer, has used less CPU time.
+        let monitor = Link { cpu_ticks: 3, ..of(9, 10, true) };
+        let trainer = Link { cpu_ticks: 70, ..of(12, 11, true) };
+        let loader = Link { cpu_ticks: 900, ..of(13, 12, true) };
+        let beside = [monitor, of(11, 10, false), trainer, loader];
+        assert_eq!(outermost_python(10, &beside, link), Some(&trainer));
         // Numbers that are used again may make a loop.
         let around = [of(11, 10, false), of(10, 11, false)];
         assert_eq!(outermost_python(10, &around, link), None);
+    }
+
+    /// A program that trains, and is no Python program, may have started one.
+    #[test]
+    fn only_what_waits_for_a_child_is_a_wrapper() {
+        let start = |script: &str| {
+            let mut command = Command::new("python3");
+            command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+        };
+        let mut child = start("import sys; print(flush=True); sys.stdin.read()");
+        let of = |child: &std::process::Child| tree::process(i32::try_from(child.id()).unwrap()).unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(!is_wrapper(&of(&child)), "it reads");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let script = "import os, signal\n\
+                      pid = os.fork()\n\
+                      if pid == 0:\n    signal.pause()\n\
+                      print(pid, flush=True)\n\
+                      os.waitpid(pid, 0)";
+        let mut child = start(script);
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        while !is_wrapper(&of(&child)) {
+            std::thread::yield_now();
+        }
+        tree::signal_one(line.trim().parse().unwrap(), nix::sys::signal::Signal::SIGKILL);
+        child.wait().unwrap();
     }
 
     #[test]
@@ -137,6 +248,8 @@ mod tests {
         let found = below_wrapper(&root).unwrap();
         assert_eq!(found.parent, root.pid, "{found:?}");
         assert_eq!(below_wrapper(&found), None, "it is one itself");
+        assert_eq!(that_work(root.pid), [found.pid]);
+        assert_eq!(that_work(found.pid), [found.pid]);
         drop(shell.stdin.take());
         shell.wait().unwrap();
     }

@@ -75,6 +75,23 @@ pub fn process(pid: i32) -> Option<Process> {
     Process::parse(pid, &String::from_utf8_lossy(&stat[..length]))
 }
 
+/// CPU time of all threads of a process, and of its children that have been waited for, in user and in kernel mode, in
+/// clock ticks (`sysconf(_SC_CLK_TCK)`, 100 a second).
+#[must_use]
+pub fn cpu_ticks(pid: i32) -> Option<u64> {
+    let mut stat = [0; STAT_BYTES];
+    let length = File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut stat).ok()?;
+    cpu_ticks_of(&String::from_utf8_lossy(&stat[..length]))
+}
+
+fn cpu_ticks_of(stat: &str) -> Option<u64> {
+    // The name, in parentheses, may have spaces and parentheses too. After it: the third field and on.
+    let fields = stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace();
+    // utime, stime, cutime, cstime.
+    let times: Vec<u64> = fields.skip(11).take(4).map(str::parse).collect::<Result<_, _>>().ok()?;
+    (times.len() == 4).then(|| times.into_iter().fold(0, u64::saturating_add))
+}
+
 /// Every process id in this namespace.
 pub fn all_pids() -> impl Iterator<Item = i32> {
     fs::read_dir("/proc")
@@ -86,30 +103,21 @@ pub fn all_pids() -> impl Iterator<Item = i32> {
 /// Every process below `root`, including zombies.
 #[must_use]
 pub fn below(root: i32) -> Vec<Process> {
-    below_each(&[root]).pop().unwrap_or_default()
-}
-
-/// As [`below`], of several processes with one look at the host.
-#[must_use]
-pub fn below_each(roots: &[i32]) -> Vec<Vec<Process>> {
     let processes: Vec<Process> = all_pids().filter_map(process).collect();
     let mut children: BTreeMap<i32, Vec<usize>> = BTreeMap::new();
     for (index, process) in processes.iter().enumerate() {
         children.entry(process.parent).or_default().push(index);
     }
-    let below = |root: &i32| -> Vec<Process> {
-        let mut found = BTreeSet::new();
-        let mut parents = vec![*root];
-        while let Some(parent) = parents.pop() {
-            for &index in children.get(&parent).into_iter().flatten() {
-                if found.insert(index) {
-                    parents.push(processes[index].pid);
-                }
+    let mut found = BTreeSet::new();
+    let mut parents = vec![root];
+    while let Some(parent) = parents.pop() {
+        for &index in children.get(&parent).into_iter().flatten() {
+            if found.insert(index) {
+                parents.push(processes[index].pid);
             }
         }
-        found.into_iter().map(|index| processes[index].clone()).collect()
-    };
-    roots.iter().map(below).collect()
+    }
+    found.into_iter().map(|index| processes[index].clone()).collect()
 }
 
 /// Sends `signal` to one process. Errors are ignored: it may have ended, or be another user's.
@@ -227,6 +235,21 @@ mod tests {
         );
         assert_eq!(Process::parse(12, "12 (a S 3"), None);
         assert_eq!(Process::parse(12, ""), None);
+    }
+
+    #[test]
+    fn cpu_time_is_that_of_four_fields() {
+        let stat = "12 (a) 1 (b c) S 3 4 5 0 -1 4194560 1 2 3 4 50 6 7 8 20 0 1 0 987 1000 10";
+        assert_eq!(cpu_ticks_of(stat), Some(50 + 6 + 7 + 8));
+        for bad in [
+            "",
+            "12 (a",
+            "12 (a) S 3 4",
+            "12 (a) S 3 4 5 0 -1 4194560 1 2 3 4 50 6 7",
+            "12 (a) S 3 4 5 0 -1 4194560 1 2 3 4 x 6 7",
+        ] {
+            assert_eq!(cpu_ticks_of(bad), None, "{bad}");
+        }
     }
 
     #[test]

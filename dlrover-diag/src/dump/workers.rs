@@ -10,7 +10,7 @@ use diagnosis::counted::counted;
 use probes::StackTarget;
 use processes::{
     host_name,
-    program::{Link, is_python_by_name, outermost_python, whose_stacks},
+    program::{Link, is_python_by_name, is_wrapper, outermost_python, whose_stacks},
     tree,
 };
 
@@ -79,6 +79,8 @@ struct Member {
     started: u64,
     name: String,
     is_python: bool,
+    is_wrapper: bool,
+    cpu_ticks: u64,
     run_id: String,
     rank: u32,
     world_size: u32,
@@ -144,10 +146,15 @@ fn worker(members: &[Member]) -> (Option<&Member>, Option<String>) {
             root.pid
         )
     });
-    if root.is_python {
+    if root.is_python || !root.is_wrapper {
         return (Some(root), note);
     }
-    let link = |member: &Member| Link { pid: member.pid, parent: member.parent, is_python: member.is_python };
+    let link = |member: &Member| Link {
+        pid: member.pid,
+        parent: member.parent,
+        is_python: member.is_python,
+        cpu_ticks: member.cpu_ticks,
+    };
     let Some(python) = outermost_python(root.pid, members, link) else { return (Some(root), note) };
     let of_child = whose_stacks((root.pid, &root.name), (python.pid, &python.name));
     (Some(python), Some(note.map_or(of_child.clone(), |note| format!("{note}; {of_child}"))))
@@ -235,6 +242,8 @@ fn member(process: &tree::Process, environment: &[u8]) -> Option<Member> {
         parent: process.parent,
         started: process.started,
         is_python: is_python_by_name(process),
+        is_wrapper: is_wrapper(process),
+        cpu_ticks: tree::cpu_ticks(process.pid).unwrap_or_default(),
         name: process.name.clone(),
         run_id,
         rank,
@@ -253,6 +262,8 @@ mod tests {
             started: pid.unsigned_abs().into(),
             name: name.to_owned(),
             is_python: name.starts_with("python"),
+            is_wrapper: name == "bash",
+            cpu_ticks: 0,
             run_id: "a".to_owned(),
             rank,
             world_size: 4,
@@ -290,6 +301,8 @@ mod tests {
         assert_eq!(taken(members), (vec![(3, 12)], vec![note.to_owned()]));
         let no_python = vec![member(10, 2, 3, "train"), member(11, 10, 3, "sh")];
         assert_eq!(taken(no_python), (vec![(3, 10)], vec![]));
+        let with_helper = vec![member(10, 2, 3, "train"), member(11, 10, 3, "python3")];
+        assert_eq!(taken(with_helper), (vec![(3, 10)], vec![]), "it trains itself");
     }
 
     #[test]

@@ -75,11 +75,15 @@ struct Rank<'a> {
 
 impl Rank<'_> {
     fn read(self, task: &StacksTask, began: Instant, gate: &Gate, libraries: &Libraries) {
+        // Known first: to find the program that a wrapper has started may wait.
+        let mut looked = look(self.target);
+        self.send(StacksPart::Process(looked.part().clone()));
         let (target, whose) = resolve(self.target);
-        let looked = look(&target);
-        let (Looked::Readable { part, notes, .. } | Looked::Unreadable { part, notes }) = &looked;
-        self.send(StacksPart::Process(part.clone()));
-        notes.iter().for_each(|note| self.note(note.clone()));
+        if whose.is_some() {
+            looked = look(&target);
+            self.send(StacksPart::Process(looked.part().clone()));
+        }
+        looked.notes().iter().for_each(|note| self.note(note.clone()));
         if let Looked::Readable { pid, by, .. } = looked {
             self.stacks(task, began, (pid, by), &target, gate, libraries);
         } else {

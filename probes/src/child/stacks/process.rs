@@ -24,6 +24,18 @@ pub(super) enum Looked {
     Unreadable { part: ProcessPart, notes: Vec<String> },
 }
 
+impl Looked {
+    pub(super) const fn part(&self) -> &ProcessPart {
+        let (Self::Readable { part, .. } | Self::Unreadable { part, .. }) = self;
+        part
+    }
+
+    pub(super) fn notes(&self) -> &[String] {
+        let (Self::Readable { notes, .. } | Self::Unreadable { notes, .. }) = self;
+        notes
+    }
+}
+
 /// The process whose stacks are taken, and which one that is where it is not that of the target: the Python program that
 /// a shell or the like has started.
 pub(super) fn resolve(target: &StackTarget) -> (StackTarget, Option<String>) {
