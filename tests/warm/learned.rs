@@ -153,7 +153,8 @@ fn a_long_list_and_an_interpreter_that_starts_slowly() {
     let text = SCRIPT.replace("torch.optim.SGD().step()\n", before);
     fs::write(&script, [&text, after].concat()).expect("our own directory");
     let python = launch.dir().join("python3");
-    let wrapper = "#!/bin/sh\ncase \"$DLROVER_WARM_TEMPLATE\" in\n    ''|probe) ;;\n    *) \
+    // Other shells leave out variables that they cannot name, as cargo sets.
+    let wrapper = "#!/bin/bash\ncase \"$DLROVER_WARM_TEMPLATE\" in\n    ''|probe) ;;\n    *) \
                    echo > \"$PROBE_OUT/slow\"; until [ -e \"$PROBE_OUT/fast\" ]; do sleep 0.01; done\nesac\n\
                    exec python3 \"$@\"\n";
     fs::write(&python, wrapper).expect("our own directory");

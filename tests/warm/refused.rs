@@ -125,7 +125,8 @@ fn a_wrapper_that_chooses_the_interpreter_is_no_reason() {
     let Some(launcher) = ours() else { return };
     let launch = launch(launcher, "start");
     let python = launch.dir().join("python3");
-    let text = format!("#!/bin/sh\nPYENV_HOOK_PATH= exec {} \"$@\"\n", real_python().display());
+    // Other shells leave out variables that they cannot name, as cargo sets.
+    let text = format!("#!/bin/bash\nPYENV_HOOK_PATH= exec {} \"$@\"\n", real_python().display());
     fs::write(&python, text).expect("our own directory");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(&python, mode).expect("our own file");
