@@ -158,7 +158,7 @@ fn after_sigterm_to_all_nodes_the_common_step_in_memory_is_on_disk() {
     for run in &nodes {
         run.signal(Signal::SIGTERM);
     }
-    let _outcomes = job.finish(nodes, 1);
-    assert_eq!(folder.step(), Some(20));
+    let outcomes = job.finish(nodes, 1);
+    assert_eq!(folder.step(), Some(20), "{outcomes:#?}");
     job.touch("go");
 }
