@@ -1,6 +1,6 @@
 //! The template of warm workers: an interpreter that has imported what workers import, and forks one when it is asked.
-//! What it does is in the Python files beside this one; the guard starts it and forks from it; when that is done is decided in
-//! [`rules::worker_group`]. Here is what it is made of.
+//! What it does is in the Python files beside this one; the guard starts it and forks from it; when that is done is
+//! decided in [`rules::worker_group`]. Here is what it is made of.
 
 use std::{
     collections::BTreeMap,

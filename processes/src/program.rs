@@ -66,19 +66,21 @@ pub fn is_python(process: &Process) -> bool {
 /// Whether the program of a process is named like a Python interpreter. Does not wait.
 #[must_use]
 pub fn is_python_by_name(process: &Process) -> bool {
-    let program = fs::read_link(format!("/proc/{}/exe", process.pid)).ok();
-    let name = program.as_deref().and_then(|path| path.file_name()).map(|name| name.to_string_lossy());
-    name.map_or_else(|| process.name.contains("python"), |name| name.contains("python"))
+    program_name(process).contains("python")
 }
 
 /// Whether a process only waits for what it has started: a shell, or what waits for a child right now. A program that
 /// trains may have started a Python program, too, which is then only its helper. Does not wait.
 #[must_use]
 pub fn is_wrapper(process: &Process) -> bool {
+    WRAPPERS.contains(&program_name(process).as_str()) || waits_for_a_child(process.pid)
+}
+
+/// The name of the file that a process runs; where that cannot be read, the name of the process.
+fn program_name(process: &Process) -> String {
     let program = fs::read_link(format!("/proc/{}/exe", process.pid)).ok();
-    let name = program.as_deref().and_then(|path| path.file_name()).map(|name| name.to_string_lossy());
-    let name = name.unwrap_or_else(|| process.name.as_str().into());
-    WRAPPERS.contains(&name.as_ref()) || waits_for_a_child(process.pid)
+    let name = program.as_deref().and_then(|path| path.file_name()).map(|name| name.to_string_lossy().into());
+    name.unwrap_or_else(|| process.name.clone())
 }
 
 fn waits_for_a_child(pid: i32) -> bool {
@@ -135,9 +137,14 @@ pub fn whose_stacks(worker: (i32, &str), program: (i32, &str)) -> String {
 /// The outermost Python program below a process that is a wrapper. May wait, as [`is_python`].
 #[must_use]
 pub fn below_wrapper(root: &Process) -> Option<Process> {
-    if is_python(root) || !is_wrapper(root) {
-        return None;
-    }
+    if is_wrapper_of_another(root) { python_below(root) } else { None }
+}
+
+fn is_wrapper_of_another(root: &Process) -> bool {
+    !is_python(root) && is_wrapper(root)
+}
+
+fn python_below(root: &Process) -> Option<Process> {
     let alive = tree::below(root.pid).into_iter().filter(Process::is_alive);
     let members: Vec<(Link, Process)> = alive.map(|process| (link(&process), process)).collect();
     outermost_python(root.pid, &members, |(link, _)| *link).map(|(_, process)| process.clone())
@@ -157,9 +164,8 @@ fn link(process: &Process) -> Link {
 /// May wait, as [`is_python`].
 #[must_use]
 pub fn that_work(worker: i32) -> Vec<i32> {
-    let wrapper = tree::process(worker).filter(|root| !is_python(root) && is_wrapper(root));
-    let Some(root) = wrapper else { return vec![worker] };
-    if let Some(program) = below_wrapper(&root) {
+    let Some(root) = tree::process(worker).filter(is_wrapper_of_another) else { return vec![worker] };
+    if let Some(program) = python_below(&root) {
         return vec![program.pid];
     }
     [worker].into_iter().chain(tree::below(worker).into_iter().map(|process| process.pid)).collect()

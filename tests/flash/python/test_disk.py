@@ -198,18 +198,6 @@ class InOnePlace(DiskTest):
             begin()
         self.assertEqual((self.load(), self.step_of_file()), ((20, "disk"), 20))
 
-    def test_names_that_were_given_before_the_tracker(self):
-        # As by programs that write the tracker last.
-        self.save_last(10, 20)
-        with open(self.path("dlrover_latest.txt"), "w") as file:
-            file.write("10")
-        self.assertEqual(self.load(), (20, "disk"))
-        # A step with files of its own does not count: the tracker was set back.
-        self.save(30)
-        with open(self.path("dlrover_latest.txt"), "w") as file:
-            file.write("10")
-        self.assertEqual(self.load(), (20, "disk"))
-
     def test_a_directory_in_the_place_of_the_file(self):
         self.save_last(10)
         os.mkdir(self.path("other"))

@@ -80,9 +80,9 @@ class Sharded(ClientTest):
     def test_folders_that_killed_processes_have_left_are_swept(self):
         from dlrover_run.flash_checkpoint import documents, sharded_files
 
-        left = ["2.dlrover-tmp-1", "1.dlrover-old-7", "other.dlrover-tmp-9"]
-        # One is being written, one is all that there is of a step, and others are not of ours.
-        stays = ["1", "3.dlrover-tmp-2", "4.dlrover-old-7", "5.dlrover-tmp-x", "name", ".dlrover-tmp-1"]
+        left = ["2.dlrover-tmp-1", "other.dlrover-tmp-9"]
+        # One is being written, and others are not of ours.
+        stays = ["1", "3.dlrover-tmp-2", "5.dlrover-tmp-x", "name", ".dlrover-tmp-1"]
         for name in left + stays:
             os.makedirs(os.path.join(self.folder, name, "deeper"))
         written = os.open(os.path.join(self.folder, "3.dlrover-tmp-2"), os.O_RDONLY)

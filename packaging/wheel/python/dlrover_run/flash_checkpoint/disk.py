@@ -42,9 +42,8 @@ class Folder:
     def candidates(self, rank, shard, n_shards, at_most=None):
         """What may load, the best first: the step of the tracker, then older ones with a manifest.
 
-        After the step of the tracker comes a newer one that has a file in the same place: it may have been written up
-        to its tracker, which is last in other programs. A step of the tracker without a manifest is one of DLRover,
-        which writes `<step>/rank_<rank>.pt`. `at_most` is the step that counts, as the saver says: newer ones do not.
+        A step of the tracker without a manifest is one of DLRover, which writes `<step>/rank_<rank>.pt`. `at_most` is
+        the step that counts, as the saver says: newer ones do not.
         """
         newest = self.tracker
         if newest is None:
@@ -62,23 +61,12 @@ class Folder:
                 yield Candidate(newest, path, None)
             else:
                 self.pass_over("step %d, which the tracker names, has no manifest and no file %s" % (newest, path))
-        steps = sorted((step for step in self.manifests if step <= newest), reverse=True)
-        if at_most is None and newest in self.manifests:
-            steps[1:1] = self._in_the_place_of(newest)
-        for step in steps:
+        for step in sorted((step for step in self.manifests if step <= newest), reverse=True):
             manifest = self.manifests[step]
             try:
                 yield Candidate(step, self._path(manifest, shard, n_shards), manifest)
             except documents.Unusable as error:
                 self.pass_over("step %d: %s" % (step, error))
-
-    def _in_the_place_of(self, step):
-        """Newer steps that have a file of the same name as this one, the newest first."""
-        files = {step: self._files(manifest) for step, manifest in self.manifests.items()}
-        return sorted((newer for newer in files if newer > step and files[newer] & files[step]), reverse=True)
-
-    def _files(self, manifest):
-        return {os.path.join(self.directory, summed["file"]) for _, summed in documents.files_of(manifest)}
 
     def candidate(self, step, has_manifest, rank, shard, n_shards):
         """One of those that another rank found. Raises documents.Unusable when it is not here."""

@@ -12,13 +12,10 @@ import torch.distributed.checkpoint as checkpoint
 
 from . import documents, staged, synchronous
 
-# A directory whose place another one took, of an earlier version: in its name, before the id of the process.
-_OLD = ".dlrover-old-"
-
 # A file with the parts of a rank.
 _OF_RANK = re.compile(r"__\d+_\d+\.distcp")
 
-_LEFTOVER = re.compile(r"(.+)(%s|%s)\d+" % (re.escape(documents.TEMPORARY), re.escape(_OLD)))
+_LEFTOVER = re.compile(r".+%s\d+" % re.escape(documents.TEMPORARY))
 
 
 def write(identity, place, exchange, step, state, path):
@@ -76,12 +73,8 @@ def _new_folder(path, locked):
 def sweep(directory):
     """Removes directories that killed processes have left: those that are not locked. Another job may write here, too."""
     for name in os.listdir(directory):
-        found = _LEFTOVER.fullmatch(name)
         path = os.path.join(directory, name)
-        if not found or os.path.islink(path) or not os.path.isdir(path):
-            continue
-        if found.group(2) == _OLD and not os.path.isdir(os.path.join(directory, found.group(1))):
-            # The process was killed in the middle of a replacement: this is all that there is of the step.
+        if not _LEFTOVER.fullmatch(name) or os.path.islink(path) or not os.path.isdir(path):
             continue
         descriptor = os.open(path, os.O_RDONLY)
         try:
