@@ -20,7 +20,6 @@ def become_worker(end, argv, raw, cpus, fds, released):
     os.dup2(fds[2], 2)
     os.close(fds[1])
     os.close(fds[2])
-    show(libc, argv[end:], raw)
     set_environment(raw)
     counter = os.environ.pop("DLROVER_PROGRESS_COUNTER", "")
     listing = os.environ.pop("DLROVER_WARM_LIST", "")
@@ -42,6 +41,8 @@ def become_worker(end, argv, raw, cpus, fds, released):
     answerer.sendall(b"%d" % os.getpid() + bytes([10]))
     if answerer.recv(1) != b"g":
         leave(1)
+    # Only now, as after an exec: what is seen with the command of a worker runs the script.
+    show(libc, argv[end:], raw)
     answerer.close()
     control.close()
 
