@@ -119,6 +119,14 @@ pub enum CutEnd {
     WithoutMaster(NodeName),
 }
 
+impl JobFailure {
+    /// Whether a signal to one launcher, or to the job master, ended the job on all nodes.
+    #[must_use]
+    pub const fn is_by_signal(&self) -> bool {
+        matches!(self, Self::MasterLeft { .. } | Self::Stopped { .. })
+    }
+}
+
 impl fmt::Display for JobFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

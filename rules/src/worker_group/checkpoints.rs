@@ -65,7 +65,7 @@ pub(super) struct Checkpoints {
     written_alone: BTreeMap<Dir, u64>,
     /// Savers that have died in this round.
     losses: u32,
-    /// When the first signal came that ends the run.
+    /// When the first signal came that ends the run, or the job did because of one to another launcher.
     signalled: Option<Moment>,
     /// When the progress of a write was reported last.
     reported: Option<Moment>,
@@ -365,7 +365,7 @@ impl WorkerGroup {
         std::iter::once(tell).chain(self.join_after_saver(now)).collect()
     }
 
-    /// The first signal that ends the run counts.
+    /// The first signal that ends the run counts, also one to the launcher that serves the job master.
     pub(super) fn saver_signalled(&mut self, now: Moment) {
         self.checkpoints.signalled.get_or_insert(now);
     }

@@ -287,6 +287,10 @@ impl WorkerGroup {
     }
 
     pub(super) fn on_job_ended(&mut self, now: Moment, verdict: JobVerdict) -> Vec<Effect> {
+        // As to each of its nodes: what is in memory is written to disk, within the same time.
+        if matches!(&verdict, JobVerdict::Failed(failure) if failure.is_by_signal()) {
+            self.saver_signalled(now);
+        }
         // Success needs exit code 0 of all workers, and this node knows its own.
         let has_unfinished = matches!(
             &self.state,

@@ -377,6 +377,25 @@ fn after_a_signal_what_is_in_memory_is_written_within_the_grace() {
     );
 }
 
+/// The node that serves the job master is the first of many that are preempted.
+#[test]
+fn after_a_signal_to_the_launcher_with_the_job_master_too() {
+    let node = NodeName::of_unknown_members(Round(0));
+    let reason = "its launcher received SIGTERM".to_owned();
+    let stopped = JobFailure::Stopped { signal: 15 };
+    for (failure, also_memory) in [
+        (JobFailure::MasterLeft { node: node.clone(), reason: reason.clone() }, true),
+        (stopped, true),
+        (JobFailure::Node { node, reason }, false),
+    ] {
+        let mut group = saving(3);
+        let verdict = JobVerdict::Failed(failure);
+        let _stop = group.handle(at(10), Event::Pushed(Push::JobEnd(verdict)));
+        let grace_ms = if also_memory { 26_000 } else { 600_000 };
+        assert_eq!(group.handle(at(14), gone(0)), [workers_gone(0), finish(grace_ms, also_memory)]);
+    }
+}
+
 #[test]
 fn a_second_signal_ends_the_wait_for_a_disk() {
     let mut group = saving(0);
