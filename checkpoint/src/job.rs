@@ -110,7 +110,10 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         }
         if let Some(awaited) = &mut self.awaited {
             awaited.remove(node);
-            return self.break_all(now);
+            let mut effects = self.break_all(now);
+            // What a node that leaves the job wants on disk: it does not stay until the next round.
+            effects.extend(touched.iter().flat_map(|dir| self.coordinate(now, dir)).collect::<Vec<_>>());
+            return effects;
         }
         let mut effects = self.note_fetched(now, node);
         for dir in &touched {

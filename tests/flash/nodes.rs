@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 use support::{
     cluster::{Cluster, kill_node},
-    launch::Launch,
+    launch::{Launch, Running},
     programs,
 };
 
@@ -140,25 +140,64 @@ fn a_master_without_state_hears_of_the_shards_again() {
     let _master = job.finish_master().expect_code(0);
 }
 
-#[test]
-fn after_sigterm_to_all_nodes_the_common_step_in_memory_is_on_disk() {
-    let folder = Folder::new();
-    let job = Cluster::of_lines(programs!());
-    let port = format!("--master-port={}", support::free_port());
+/// Two nodes of one job have saved step 20 in memory only.
+fn saved_by_both(folder: &Folder, job: &Cluster, launch: impl Fn(u8, &[&str]) -> Launch) -> [Running; 2] {
     let steps = ["load", "disk 10", "wait", "memory 20", "say saved", "hang"];
-    let start = |rank: u8| {
-        let line = ["--master-addr=127.0.0.1", &port, &format!("--node-rank={rank}")].map(str::to_owned);
-        let launch = flash(job.node(rank + 1), folder.path(), &steps).env("FLASH_SHARDS", "2");
-        launch.flags(LINE).flags(line).env("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "20").start()
-    };
+    let start = |rank| launch(rank, &steps).env("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "20").start();
     let nodes = [0, 1].map(start);
     for rank in [0, 1] {
         let _saved = job.await_file(&format!("{rank}.0.saved"));
     }
-    for run in &nodes {
-        run.signal(Signal::SIGTERM);
+    assert_eq!(folder.step(), Some(10));
+    nodes
+}
+
+/// These launchers receive SIGTERM, each after the one before has ended where it `ends_alone`. The first one serves the job
+/// master, unless `has_master`.
+#[track_caller]
+fn the_step_in_memory_is_on_disk_after_sigterm(signalled: &[usize], ends_alone: bool, has_master: bool) {
+    let folder = Folder::new();
+    let job =
+        if has_master { Cluster::with_master(programs!(), &[]) } else { Cluster::of_lines(programs!()) };
+    let port = format!("--master-port={}", support::free_port());
+    let mut nodes = saved_by_both(&folder, &job, |rank, steps| {
+        if has_master {
+            return node(&job, &folder, rank, steps);
+        }
+        let line = ["--master-addr=127.0.0.1", &port, &format!("--node-rank={rank}")].map(str::to_owned);
+        let launch = flash(job.node(rank + 1), folder.path(), steps).env("FLASH_SHARDS", "2");
+        launch.flags(LINE).flags(line)
+    });
+    for rank in signalled {
+        nodes[*rank].signal(Signal::SIGTERM);
+        if ends_alone {
+            nodes[*rank].wait();
+        }
     }
     let outcomes = job.finish(nodes, 1);
     assert_eq!(folder.step(), Some(20), "{outcomes:#?}");
+    if has_master {
+        job.signal_master(Signal::SIGTERM);
+    }
     job.touch("go");
+}
+
+#[test]
+fn after_sigterm_to_all_nodes_the_common_step_in_memory_is_on_disk() {
+    for signalled in [[0, 1], [1, 0]] {
+        the_step_in_memory_is_on_disk_after_sigterm(&signalled, false, false);
+    }
+}
+
+/// The other node hears of it by the end of the job, and may do so before a signal of its own.
+#[test]
+fn after_sigterm_to_the_node_with_the_job_master_the_common_step_in_memory_is_on_disk() {
+    the_step_in_memory_is_on_disk_after_sigterm(&[0], false, false);
+}
+
+#[test]
+fn after_sigterm_to_one_node_after_the_other_the_common_step_in_memory_is_on_disk() {
+    for signalled in [[0, 1], [1, 0]] {
+        the_step_in_memory_is_on_disk_after_sigterm(&signalled, true, true);
+    }
 }

@@ -284,7 +284,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         effects
     }
 
-    /// While a round runs: the next step of several shards goes to disk when the one before is decided, so that all
+    /// The next step of several shards goes to disk when the one before is decided, so that all
     /// shards write the same one.
     pub(super) fn coordinate(&mut self, now: Moment, dir: &Dir) -> Vec<Effect<N>> {
         let is_ordered = |save: &Save<N>| !save.ordered.is_empty() || save.committer.is_some();

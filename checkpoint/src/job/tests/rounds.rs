@@ -359,3 +359,15 @@ fn a_node_whose_saver_is_lost_stays_a_member() {
     let effects = job.on_written_alone(now(6), &dir(), 7, 0);
     assert_eq!(effects, [vec![note_committed(7, 0)], to_all(&["a", "b"], &committed(7))].concat());
 }
+
+/// With fixed `--nnodes` nothing of the job is left but what its nodes have in memory.
+#[test]
+fn what_a_node_that_leaves_wants_on_disk_is_written_between_rounds() {
+    let mut job = Job::new(TIMEOUT, false);
+    let _first = job.begin_round(now(0), 0, 4, members(&["a", "b"]));
+    job.end_round();
+    assert_eq!(job.says("a", pair(0, 4, &[2], &[2])), []);
+    let orders = to_all(&["a", "b"], &persist(2));
+    assert_eq!(job.says("b", pair(2, 4, &[2], &[])), orders);
+    assert_eq!(job.says("a", pair(0, 4, &[2], &[2])), [], "it is on its way");
+}
