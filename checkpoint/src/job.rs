@@ -112,7 +112,9 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
             awaited.remove(node);
             let mut effects = self.break_all(now);
             // What a node that leaves the job wants on disk: it does not stay until the next round.
-            effects.extend(touched.iter().flat_map(|dir| self.coordinate(now, dir)).collect::<Vec<_>>());
+            for dir in &touched {
+                effects.extend(self.coordinate(now, dir));
+            }
             return effects;
         }
         let mut effects = self.note_fetched(now, node);

@@ -42,7 +42,7 @@ def become_worker(end, argv, raw, cpus, fds, released):
     if answerer.recv(1) != b"g":
         leave(1)
     # Only now, as after an exec: what is seen with the command of a worker runs the script.
-    show(libc, argv[end:], raw)
+    show(ctypes, libc, argv[end:], raw)
     answerer.close()
     control.close()
 
@@ -57,11 +57,9 @@ def layout():
     return command[: len(command) - len(sys.argv) + 1], [int(place) for place in (*code, *data, heap, stack)]
 
 
-def show(libc, arguments, raw):
+def show(ctypes, libc, arguments, raw):
     # In /proc/PID, the command and the environment of this worker instead of those of the template. Where the kernel was
-    # built without CONFIG_CHECKPOINT_RESTORE this fails, and does no harm.
-    import ctypes
-
+    # built without CONFIG_CHECKPOINT_RESTORE this fails, and does no harm. `ctypes` is no longer among the worker's modules.
     variables = dict(entry.partition(b"=")[::2] for entry in raw)
     set_by_wrapper = [one for one in of_wrapper if not is_of_python(one[0])]
     apply([(os.fsencode(name), None if value is None else os.fsencode(value)) for name, value in set_by_wrapper], variables)

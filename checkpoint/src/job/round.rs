@@ -284,8 +284,8 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         effects
     }
 
-    /// The next step of several shards goes to disk when the one before is decided, so that all
-    /// shards write the same one.
+    /// The next step of several shards goes to disk when the one before is decided, so that all shards write
+    /// the same one.
     pub(super) fn coordinate(&mut self, now: Moment, dir: &Dir) -> Vec<Effect<N>> {
         let is_ordered = |save: &Save<N>| !save.ordered.is_empty() || save.committer.is_some();
         let Some(folder) = self.dirs.get(dir) else { return Vec::new() };
