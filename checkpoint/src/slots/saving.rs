@@ -136,7 +136,8 @@ impl Saver {
         let fate = known.and_then(|known| known.fate_of_save(step, write.saved_in));
         let given_up = known.map_or(0, |known| known.given_up(step, write.saved_in));
         let mut goes_to_disk = wish.writes_disk && (is_disk || write.inherits);
-        // Another save of the same step before: it is replaced, with its wish.
+        // Another save of the same step before: it is replaced, with its wish. The job orders a step once.
+        let mut is_ordered = false;
         for slot in &mut shard.slots {
             let SlotState::Whole(held) = &mut slot.state else { continue };
             if held.step != step || held.is_stale {
@@ -146,13 +147,14 @@ impl Saver {
                 held.is_stale = true;
             } else {
                 goes_to_disk |= held.disk != Disk::No;
+                is_ordered |= matches!(held.disk, Disk::Ordered { .. });
                 slot.state = SlotState::Empty;
             }
         }
         let is_coordinated = shard.facts.is_coordinated();
         // The other ranks were faster: all shards of this step are on disk, and the job orders it no more.
         goes_to_disk &= !(is_coordinated && fate == Some(true));
-        let disk = match (goes_to_disk, is_coordinated) {
+        let disk = match (goes_to_disk, is_coordinated && !is_ordered) {
             (false, _) => Disk::No,
             (true, true) => Disk::Wished,
             (true, false) => Disk::Ordered { turn },

@@ -234,6 +234,26 @@ fn a_running_write_that_is_wanted_again_and_given_up_again_is_not_written_again(
     assert_eq!(bench.states()[0].1, "whole");
 }
 
+/// As in a script that saves each step to memory, and some of them to disk as well. The job orders a step once.
+#[test]
+fn an_ordered_step_that_is_saved_again_before_its_turn_is_still_ordered() {
+    let mut bench = Bench::in_round(2);
+    let writer = bench.admitted(Process(1), hello(0, 2, Role::Writer));
+    bench.allocated(writer);
+    let order = |step| ToSaver::Persist { dir: dir(), step, replicas: Vec::new() };
+    bench.save(writer, 1, Storage::Memory);
+    let id = persist_id(&bench.agent(order(1)));
+    let reason = "too late".to_owned();
+    bench.agent(ToSaver::Fail { dir: dir(), step: 1, saved_in: None, given_up: 1, reason });
+    // The write of step 1 takes the disk until it ends.
+    bench.save(writer, 2, Storage::Memory);
+    assert_eq!(bench.agent(order(2)), []);
+    let (slot, _) = bench.save(writer, 2, Storage::Disk);
+    let result = Err("the write was stopped".to_owned());
+    let started = bench.handle(Event::PersistEnded { persist: id, result });
+    assert_eq!(started[0], persist(persist_id(&started).0, slot, 2, 0, 2));
+}
+
 #[test]
 fn files_at_a_place_of_the_users_own_are_not_removed() {
     let (mut bench, writer, _) = Bench::with_writer();
