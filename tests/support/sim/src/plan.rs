@@ -263,11 +263,11 @@ impl Plan {
     /// or has ended the job meanwhile, and waits for as long as it may.
     #[must_use]
     pub fn answers_at_the_end(&self) -> bool {
-        let is_away = |fault: &Fault| {
-            matches!(
-                fault,
-                Fault::Freeze { .. } | Fault::Partition { .. } | Fault::Cut { .. } | Fault::Split { .. }
-            )
+        let is_away = |fault: &Fault| match fault {
+            Fault::Freeze { .. } | Fault::Partition { .. } | Fault::Cut { .. } | Fault::Split { .. } => true,
+            // It takes its master with it, and is not replaced.
+            Fault::NodeCrash { slot: 0, .. } => self.is_embedded,
+            _ => false,
         };
         self.has_journal && !self.faults.iter().any(|(_, fault)| is_away(fault))
     }
