@@ -237,9 +237,8 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         }
         orders.extend(self.repeat_fetches(node));
         for point in &self.points {
-            let failed =
-                self.dirs.get(&point.dir).and_then(|folder| folder.failed.get_key_value(&point.pending?));
-            orders.extend(failed.map(|(step, failure)| failure.order(&point.dir, *step)));
+            let (Some(step), Some(folder)) = (point.pending, self.dirs.get(&point.dir)) else { continue };
+            orders.extend(folder.failed.get(step).map(|failure| failure.order(&point.dir, step)));
         }
         orders.into_iter().map(|order| Effect::Send { node: node.clone(), order }).collect()
     }

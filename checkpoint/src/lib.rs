@@ -10,6 +10,7 @@ pub mod job;
 pub mod manifest;
 pub mod message;
 pub mod moment;
+mod recent;
 pub mod retention;
 pub mod slots;
 

@@ -34,7 +34,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
                 let members = &self.members;
                 let others =
                     nodes.into_iter().filter(|node| members.iter().all(|member| member.node != *node));
-                let failure = self.dirs.get(dir).and_then(|folder| folder.failed.get(&step));
+                let failure = self.dirs.get(dir).and_then(|folder| folder.failed.get(step));
                 if let Some(order) = failure.map(|failure| failure.order(dir, step)) {
                     effects.extend(others.map(|node| Effect::Send { node, order: order.clone() }));
                 }
@@ -56,7 +56,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
                 dir: dir.clone(),
                 step,
                 saved_in: self.round,
-                given_up: folder.failed.get(&step).map_or(0, |failure| failure.count),
+                given_up: folder.failed.get(step).map_or(0, |failure| failure.count),
                 reason: "this node left the job before the step was written to disk".to_owned(),
             })
         });
@@ -69,7 +69,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         let orders = self.dirs.iter().flat_map(|(dir, folder)| {
             let wishes = folder.holders.wishing_nodes().into_iter().filter(|(_, nodes)| nodes.contains(node));
             wishes.filter_map(move |(step, _)| {
-                let failure = folder.failed.get(&step).filter(|failure| failure.round == self.round)?;
+                let failure = folder.failed.get(step).filter(|failure| failure.round == self.round)?;
                 Some(failure.order(dir, step))
             })
         });

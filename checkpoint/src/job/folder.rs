@@ -13,6 +13,7 @@ use crate::{
     Moment,
     manifest::{Manifest, VERSION},
     message::{Dir, ShardFile, ShardState},
+    recent::Recent,
 };
 
 /// Steps whose failure is remembered.
@@ -143,7 +144,7 @@ pub(super) struct JobFolder<N: Ord> {
     /// rank that hears of a failure restores the newest step that counts by then, so all must have heard of that
     /// before.
     pub(super) postponed: BTreeMap<u64, (Option<u32>, String)>,
-    pub(super) failed: BTreeMap<u64, Failure>,
+    pub(super) failed: Recent<Failure, MAX_FAILED>,
     /// The step that the round restores, if nodes fetch it from others.
     pub(super) restoring: Option<Restoring<N>>,
     /// Replicas that are on their way, and the step of the newest.
@@ -163,7 +164,7 @@ impl<N: Ord> Default for JobFolder<N> {
             floor: None,
             saves: BTreeMap::new(),
             postponed: BTreeMap::new(),
-            failed: BTreeMap::new(),
+            failed: Recent::default(),
             restoring: None,
             replicas: Vec::new(),
             spread: None,
@@ -212,7 +213,7 @@ impl<N: Ord + Clone> JobFolder<N> {
             (self.committed, self.committed_in) = (Some(step), Some(saved_in));
         }
         self.floor = self.floor.max(Some(step));
-        self.failed.remove(&step);
+        self.failed.remove(step);
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -260,12 +261,12 @@ impl<N: Ord + Clone> JobFolder<N> {
 
     /// The step has failed in this round.
     pub(super) fn has_failed(&self, step: u64, round: u32) -> bool {
-        self.failed.get(&step).is_some_and(|failure| failure.round == round)
+        self.failed.get(step).is_some_and(|failure| failure.round == round)
     }
 
     /// What is in memory now has failed in this round: it was not saved since then.
     pub(super) fn has_failed_now(&self, step: u64, round: u32) -> bool {
-        let failure = self.failed.get(&step);
+        let failure = self.failed.get(step);
         failure.is_some_and(|failure| failure.round == round && failure.saved_in >= round)
     }
 
@@ -278,16 +279,13 @@ impl<N: Ord + Clone> JobFolder<N> {
         saved_in: Option<u32>,
         reason: String,
     ) -> Failure {
-        let before = self.failed.get(&step);
+        let before = self.failed.get(step);
         // Of all steps of this number: a node may know of an earlier one.
         let count = before.map_or(0, |failure| failure.count).saturating_add(1);
         // Unknown, it is the step of any round so far.
         let saved_in = saved_in.unwrap_or(round).max(before.map_or(0, |failure| failure.saved_in));
         let failure = Failure { round, saved_in, count, reason };
-        self.failed.insert(step, failure.clone());
-        if self.failed.len() > MAX_FAILED {
-            self.failed.pop_first();
-        }
+        self.failed.set(step, failure.clone());
         failure
     }
 

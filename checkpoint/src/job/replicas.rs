@@ -199,7 +199,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
             folder.holders.state(from, shard)?.clone();
         let endpoint = endpoint?;
         let from = FetchSource { address, port: endpoint.port, ticket: endpoint.ticket };
-        let given_up = folder.failed.get(&step).map_or(0, |failure| failure.count);
+        let given_up = folder.failed.get(step).map_or(0, |failure| failure.count);
         Some(Fetch { shard, n_shards, replicated, layout_id, bytes, is_replica, given_up, from })
     }
 

@@ -60,7 +60,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         let is_left_behind = self.is_left_behind(dir, step, saved_in);
         let folder = self.dirs.entry(dir.clone()).or_default();
         let is_it = |failure: &&Failure| saved_in <= failure.saved_in && given_up < failure.count;
-        if let Some(failure) = folder.failed.get(&step).filter(is_it) {
+        if let Some(failure) = folder.failed.get(step).filter(is_it) {
             // While it is tried again, the node has yet to hear that it was given up.
             if folder.saves.contains_key(&step) {
                 return Vec::new();
@@ -253,7 +253,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         let concerns = match folder.saves.get(&step) {
             // The only shard of a step, which the job had not heard of yet.
             None => saved_in.is_some_and(|saved_in| {
-                let known = folder.failed.get(&step).is_some_and(|failure| saved_in <= failure.saved_in);
+                let known = folder.failed.get(step).is_some_and(|failure| saved_in <= failure.saved_in);
                 !known && !folder.is_behind(step, saved_in) && step <= MAX_STEP
             }),
             Some(save) => {

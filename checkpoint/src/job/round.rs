@@ -74,7 +74,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
             let void: Vec<u32> = returned.iter().map(|(_, first_rank)| *first_rank).collect();
             let fetched =
                 plan.and_then(|plan| self.start_restoring(now, dir, plan, memory, was_broken, void));
-            let given_up = pending.and_then(|step| self.dirs.get(dir)?.failed.get(&step));
+            let given_up = pending.and_then(|step| self.dirs.get(dir)?.failed.get(step));
             let given_up = given_up.map_or(0, |failure| failure.count);
             let (step, source) = match memory {
                 Some(step) => (step, RestoreSource::Memory),
@@ -231,7 +231,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         let mut adopted: BTreeMap<u64, BTreeMap<u32, N>> = BTreeMap::new();
         // What was given up in the round that last ran on its node that drops when it hears so, and says no more.
         let is_dropped = |step: u64, state: &ShardState| {
-            let failure = folder.failed.get(&step);
+            let failure = folder.failed.get(step);
             failure.is_some_and(|failure| state.round.is_none_or(|round| failure.round >= round))
         };
         for (shard, node, state) in folder.holders.states() {

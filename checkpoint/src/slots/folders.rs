@@ -12,6 +12,7 @@ use super::{
 use crate::{
     manifest::{Folder, Manifest, Tracker},
     message::{Dir, FromSaver, Keep, Level, cut},
+    recent::Recent,
     retention,
 };
 
@@ -41,9 +42,9 @@ pub(super) struct Known {
     /// The one that this saver has written last, as it was ordered.
     written: Option<Box<Manifest>>,
     /// Steps whose files are to be removed, and the reading of the directory that ends after that.
-    removed: BTreeMap<u64, Option<u64>>,
+    removed: Recent<Option<u64>, REMEMBERED>,
     /// Of steps that the job has decided.
-    fates: BTreeMap<u64, Decision>,
+    fates: Recent<Decision, REMEMBERED>,
     /// The newest step that a worker has written by itself.
     alone: Option<Alone>,
 }
@@ -70,7 +71,7 @@ impl Known {
     fn has_written(&self, manifest: &Manifest) -> bool {
         let step = manifest.step;
         let is_there = self.folder.as_ref().is_some_and(|folder| folder.manifests.contains_key(&step));
-        self.written.as_deref() == Some(manifest) && is_there && !self.removed.contains_key(&step)
+        self.written.as_deref() == Some(manifest) && is_there && self.removed.get(step).is_none()
     }
 
     /// A worker has written a newer step by itself than this one, which was saved in round `saved_in`.
@@ -86,7 +87,7 @@ impl Known {
     /// Whether a step counts that was saved in a round; `None`: it is not decided. Steps of a course of the training
     /// that was given up have the same numbers.
     pub(super) fn fate_of_save(&self, step: u64, round: u32) -> Option<bool> {
-        match *self.fates.get(&step)? {
+        match *self.fates.get(step)? {
             Decision::Counts { said_in } => (said_in >= round).then_some(true),
             Decision::Failed { said_in, saved_in, .. } => {
                 (saved_in.unwrap_or(said_in) >= round).then_some(false)
@@ -97,7 +98,7 @@ impl Known {
     /// How often the job had given a step up before it was saved here: a copy that is late, or comes from
     /// another node, has missed what was told.
     pub(super) fn given_up(&self, step: u64, round: u32) -> u32 {
-        match self.fates.get(&step) {
+        match self.fates.get(step) {
             Some(Decision::Failed { said_in, saved_in, given_up })
                 if saved_in.unwrap_or(*said_in) >= round =>
             {
@@ -110,7 +111,7 @@ impl Known {
     /// Whether a step counts that was on its way to disk when the round began, and had been given up so often before;
     /// `None`: it is not decided. The decision may have been told before the round.
     pub(super) fn fate_of_pending(&self, step: u64, given_up_before: u32) -> Option<bool> {
-        match *self.fates.get(&step)? {
+        match *self.fates.get(step)? {
             Decision::Counts { .. } => Some(true),
             Decision::Failed { given_up, .. } => (given_up > given_up_before).then_some(false),
         }
@@ -118,15 +119,15 @@ impl Known {
 
     /// The newest step before another that the job has said to count.
     pub(super) fn newest_before(&self, step: u64) -> Option<u64> {
-        let mut older = self.fates.range(..step).rev();
-        older.find(|(_, decision)| matches!(decision, Decision::Counts { .. })).map(|(step, _)| *step)
+        let counts = |decision: &Decision| matches!(decision, Decision::Counts { .. });
+        self.fates.iter().rev().find(|(of, decision)| *of < step && counts(decision)).map(|(of, _)| of)
     }
 
     /// The step counts, as far as is known.
     pub(super) fn has(&self, step: u64) -> bool {
         let is_tracked = self.step() == Some(step);
         let has_manifest = self.folder.as_ref().is_some_and(|folder| folder.manifests.contains_key(&step));
-        is_tracked || has_manifest || matches!(self.fates.get(&step), Some(Decision::Counts { .. }))
+        is_tracked || has_manifest || matches!(self.fates.get(step), Some(Decision::Counts { .. }))
     }
 
     pub(super) fn begin_round(&mut self, round: u32) {
@@ -139,13 +140,6 @@ impl Known {
 
     pub(super) fn is_committing(&self) -> bool {
         self.committing.is_some() || !self.commits.is_empty()
-    }
-
-    fn remember(&mut self, step: u64, decision: Decision) {
-        self.fates.insert(step, decision);
-        if self.fates.len() > REMEMBERED {
-            self.fates.pop_first();
-        }
     }
 }
 
@@ -207,7 +201,8 @@ impl Saver {
             .values()
             .any(|client| is_of_dir(client) && client.pending.as_ref().is_some_and(wants_next));
         let is_awaited = |reading: &u64| *reading > ended;
-        let is_barrier = |known: &Known| known.removed.values().flatten().any(is_awaited);
+        let is_barrier =
+            |known: &Known| known.removed.iter().filter_map(|(_, reading)| reading.as_ref()).any(is_awaited);
         if is_wanted || self.dirs.get(dir).is_some_and(is_barrier) {
             self.read_folder(dir);
         }
@@ -306,7 +301,7 @@ impl Saver {
         let said_in = self.round();
         let is_behind = self.is_behind(dir, step, None);
         let known = self.dirs.entry(dir.clone()).or_default();
-        known.remember(step, Decision::Counts { said_in });
+        known.fates.set(step, Decision::Counts { said_in });
         if let Some(folder) = known.folder.as_mut().filter(|_| !is_behind) {
             folder.tracker = Tracker::Step(step);
         }
@@ -357,13 +352,13 @@ impl Saver {
         let said_in = self.round();
         // Of a directory that no client has named yet too: one that will may wait for just this.
         let known = self.dirs.entry(dir.clone()).or_default();
-        let before = match known.fates.get(&step) {
+        let before = match known.fates.get(step) {
             Some(Decision::Failed { given_up, .. }) => *given_up,
             _ => 0,
         };
         // The answer to a report that came again has no number of its own.
         let given_up = given_up.max(before);
-        known.remember(step, Decision::Failed { said_in, saved_in, given_up });
+        known.fates.set(step, Decision::Failed { said_in, saved_in, given_up });
     }
 
     fn delete_old(&mut self, dir: &Dir, committed: u64) {
@@ -386,17 +381,14 @@ impl Saver {
         staged: Vec<String>,
     ) {
         let removed = &mut self.dirs.entry(dir.clone()).or_default().removed;
-        removed.insert(step, None);
-        if removed.len() > REMEMBERED {
-            removed.pop_first();
-        }
+        removed.set(step, None);
         self.effects.push(Effect::Remove { dir: dir.clone(), step, manifest, files, staged });
     }
 
     /// Whether files of a step are about to be removed: what is written there now could be hit.
     pub(super) fn is_being_removed(&mut self, dir: &Dir, step: u64) -> bool {
         let Some(known) = self.dirs.get_mut(dir) else { return false };
-        let reading = match known.removed.get(&step) {
+        let reading = match known.removed.get(step) {
             None => return false,
             // A reading of the directory ends after what was to be done there before.
             Some(None) => self.read_folder(dir),
@@ -404,10 +396,10 @@ impl Saver {
         };
         let Some(known) = self.dirs.get_mut(dir) else { return false };
         if known.ended >= reading {
-            known.removed.remove(&step);
+            known.removed.remove(step);
             return false;
         }
-        known.removed.insert(step, Some(reading));
+        known.removed.set(step, Some(reading));
         true
     }
 

@@ -1,6 +1,6 @@
 //! What became of the steps that were to go to disk: what a wait asks for.
 
-use std::collections::BTreeMap;
+use crate::recent::Recent;
 
 /// Steps of a shard that are remembered.
 const REMEMBERED: usize = 256;
@@ -15,9 +15,7 @@ pub(super) enum Fate {
 
 #[derive(Debug, Default)]
 pub(super) struct Wishes {
-    /// With the number of the wish: which of two is older.
-    fates: BTreeMap<u64, (u64, Fate)>,
-    count: u64,
+    fates: Recent<Fate, REMEMBERED>,
     /// The newest.
     last: Option<u64>,
 }
@@ -31,19 +29,12 @@ impl Wishes {
 
     /// The job wants a step on disk, which no client waits for unless it names it.
     pub(super) fn order(&mut self, step: u64) {
-        self.count += 1;
-        self.fates.insert(step, (self.count, Fate::Open));
-        if self.fates.len() > REMEMBERED {
-            let oldest = self.fates.iter().min_by_key(|(_, (count, _))| *count).map(|(step, _)| *step);
-            if let Some(step) = oldest {
-                self.fates.remove(&step);
-            }
-        }
+        self.fates.set(step, Fate::Open);
     }
 
     /// Says what became of a step, if it was to go to disk.
     pub(super) fn settle(&mut self, step: u64, fate: Fate) {
-        if let Some((_, known)) = self.fates.get_mut(&step) {
+        if let Some(known) = self.fates.get_mut(step) {
             *known = fate;
         }
     }
@@ -56,7 +47,7 @@ impl Wishes {
     }
 
     pub(super) fn fate(&self, step: u64) -> Option<&Fate> {
-        self.fates.get(&step).map(|(_, fate)| fate)
+        self.fates.get(step)
     }
 
     /// A new round: what is settled is of no interest to its workers, and what is open and not on its way will not come.
@@ -75,7 +66,6 @@ impl Wishes {
 
     /// Steps that are not settled.
     pub(super) fn open_steps(&self) -> Vec<u64> {
-        let open = self.fates.iter().filter(|(_, (_, fate))| *fate == Fate::Open);
-        open.map(|(step, _)| *step).collect()
+        self.fates.iter().filter(|(_, fate)| **fate == Fate::Open).map(|(step, _)| step).collect()
     }
 }

@@ -361,3 +361,16 @@ fn an_old_commit_that_is_said_late_does_not_count_again() {
     assert_eq!(job.on_committed(now(10), &"b", &dir(), 5), []);
     assert_eq!(job.committed(&dir()), Some(7));
 }
+
+#[test]
+fn a_step_that_fails_is_not_ordered_again_after_failures_of_steps_with_higher_numbers() {
+    let mut job = job(&["a"]);
+    job.says("a", pair(0, 2, &[99], &[]));
+    for step in 100..200 {
+        job.on_failed(now(5), &"a", &dir(), step, Some(0), Some(0), "disk full");
+    }
+    // The script has loaded an older step by itself.
+    assert_eq!(job.says("a", pair(0, 2, &[4], &[4])), [send("a", persist(4))]);
+    let failed = job.on_failed(now(6), &"a", &dir(), 4, Some(0), Some(0), "disk full");
+    assert_eq!(failed, [vec![note_failed(4, "disk full")], to_all(&["a"], &fail(4, "disk full"))].concat());
+}
