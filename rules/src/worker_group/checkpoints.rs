@@ -394,6 +394,12 @@ impl WorkerGroup {
         Some(vec![tell(ToSaver::Finish { grace_ms, also_memory })])
     }
 
+    /// When the round or the job is over for the master: what it knew of this node's memory, and whether that is the last
+    /// word, was of the time before.
+    pub(super) fn say_memory_again(&self) -> Vec<Effect> {
+        if self.checkpoints.saver == Saver::Running { vec![tell(ToSaver::Report {})] } else { Vec::new() }
+    }
+
     pub(super) fn on_saving_deadline(&mut self, now: Moment) -> Vec<Effect> {
         let State::Saving { tell, until, .. } = &mut self.state else { return Vec::new() };
         if *until <= now {

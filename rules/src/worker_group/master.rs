@@ -261,7 +261,8 @@ impl WorkerGroup {
                 let outcome = outcome.clone();
                 self.finish(now, outcome)
             }
-            State::Saving { .. } | State::Done => Vec::new(),
+            State::Saving { .. } => self.say_memory_again(),
+            State::Done => Vec::new(),
         }
     }
 

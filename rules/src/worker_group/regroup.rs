@@ -45,10 +45,10 @@ impl WorkerGroup {
             State::Stopping { .. }
             | State::AwaitingRootCause { .. }
             | State::Leaving { .. }
-            | State::Saving { .. }
             | State::Done => {
                 return Vec::new();
             }
+            State::Saving { .. } => return self.say_memory_again(),
         };
         std::iter::once(tell).chain(then).collect()
     }

@@ -330,6 +330,18 @@ fn a_run_that_succeeded_ends_when_what_is_queued_is_on_disk() {
     );
 }
 
+/// As of a node whose workers could not be killed: it ends by itself, and the job later.
+#[test]
+fn a_node_that_saves_says_what_it_has_again_when_the_round_or_the_job_is_over() {
+    let mut group = saving(0);
+    let _stop = group.handle(at(10), exited(0, 0, OK));
+    let _gone = group.handle(at(10), gone(0));
+    let _saving = group.handle(at(11), job_succeeded());
+    let said = tell(ToSaver::Report {});
+    assert_eq!(group.handle(at(12), regroup(0)), std::slice::from_ref(&said));
+    assert_eq!(group.handle(at(13), job_succeeded()), [Effect::AcknowledgeEnd, said]);
+}
+
 #[test]
 fn a_saver_that_dies_at_the_end_of_the_run_has_no_successor() {
     let mut group = saving(0);
