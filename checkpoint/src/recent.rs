@@ -1,4 +1,4 @@
-//! What is remembered of steps that are decided: of the last few, since there may be any number of them.
+//! What is remembered of steps: of the last few, since there may be any number of them.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// training that continues from an older step comes to lower numbers again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Recent<V, const MOST: usize> {
-    /// With the number of the setting.
+    /// With the number of the setting: which of two is older.
     values: BTreeMap<u64, (u64, V)>,
     count: u64,
 }

@@ -235,16 +235,16 @@ impl Saver {
     ) {
         let reason = cut(reason);
         self.remember_failure(dir, step, saved_in, given_up);
-        self.tell_what_is_newer(dir, step);
         // One of an earlier run is no reason: this one's is another course of the training.
         let is_behind = self.newest_counted(dir).is_some_and(|newest| step < newest);
         let fate = if is_behind { Fate::Superseded } else { Fate::Failed(reason.clone()) };
-        let mut removed = Vec::new();
+        let (mut removed, mut is_news) = (Vec::new(), false);
         for (id, shard) in self.shards.iter_mut().filter(|(id, _)| id.dir == *dir) {
             let newest = shard.of_step(step).and_then(super::shard::Slot::held);
             if newest.is_some_and(|held| saved_in.is_some_and(|saved_in| held.saved_in > saved_in)) {
                 continue;
             }
+            is_news = true;
             shard.wishes.settle_open(step, fate.clone());
             for slot in &mut shard.slots {
                 let SlotState::Whole(held) = &mut slot.state else { continue };
@@ -276,6 +276,10 @@ impl Saver {
         }
         for (dir, report) in removed {
             self.remove(&dir, step, &report);
+        }
+        // Else the job has said it because of what this saver had told, and would again.
+        if is_news {
+            self.tell_what_is_newer(dir, step);
         }
     }
 

@@ -37,8 +37,9 @@ impl Job {
                 self.on_saver_started(node);
                 self.checkpoints().repeat(node)
             }
-            // Of a member whose workers are being stopped, it comes with its next request to join.
-            CheckpointReport::InMemory { .. } if self.is_stopping(node) => Vec::new(),
+            // Of a member whose workers are being stopped, it comes with its next request to join; one that ends makes
+            // none.
+            CheckpointReport::InMemory { last: false, .. } if self.is_stopping(node) => Vec::new(),
             CheckpointReport::InMemory { shards, last } => {
                 if last {
                     self.savers.said_last(node);

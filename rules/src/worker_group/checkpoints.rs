@@ -394,8 +394,7 @@ impl WorkerGroup {
         Some(vec![tell(ToSaver::Finish { grace_ms, also_memory })])
     }
 
-    /// When the round or the job is over for the master: what it knew of this node's memory, and whether that is the last
-    /// word, was of the time before.
+    /// The round or the job is over for the master, which forgets then what this node has said of its memory.
     pub(super) fn say_memory_again(&self) -> Vec<Effect> {
         if self.checkpoints.saver == Saver::Running { vec![tell(ToSaver::Report {})] } else { Vec::new() }
     }

@@ -111,6 +111,20 @@ fn a_write_that_was_given_up_is_not_made_again_for_the_same_number_of_a_later_co
     assert!(!ended.iter().any(|effect| matches!(effect, Effect::Persist(_))), "{ended:?}");
 }
 
+/// The job repeats it whenever this saver says that it wants the step on disk: an answer would never end.
+#[test]
+fn a_failure_of_a_step_of_an_earlier_course_is_not_answered() {
+    let mut bench = Bench::in_round(2);
+    bench.agent(round(1, 2, Vec::new()));
+    let writer = bench.admitted(Process(1), hello(1, 2, Role::Writer));
+    bench.allocated(writer);
+    bench.save(writer, 1, Storage::Disk);
+    bench.save(writer, 2, Storage::Memory);
+    let reason = "disk full".to_owned();
+    let fail = ToSaver::Fail { dir: dir(), step: 1, saved_in: Some(0), given_up: 1, reason };
+    assert_eq!(bench.agent(fail), []);
+}
+
 #[test]
 fn memory_of_another_world_is_void_but_for_copies() {
     for (n_shards, stays) in [(1, true), (2, false)] {

@@ -258,6 +258,21 @@ fn a_node_that_has_left_is_told_what_it_waits_for_in_vain() {
     assert_eq!(test.says("b", CheckpointReport::Closed), []);
 }
 
+/// Its workers could not be killed, so that it writes what it has while the round still runs for the master.
+#[test]
+fn what_a_node_says_for_the_last_time_counts_after_the_end_of_the_round_too() {
+    let mut test = saving();
+    let _regroup = test.workers_fail("a", 0, false);
+    assert_eq!(test.in_memory("b", pair(2, &[7], &[7]), true), []);
+    let _left = test.leave("b");
+    let _joined = test.join("c");
+    let _placed = test.rejoin_with("a", 0, Vec::new());
+    let effects = test.hosted("a", 1);
+    let reason = "this node left the job before the step was written to disk".to_owned();
+    let told = tell(&["b"], &Order::Fail { dir: dir(), step: 7, saved_in: 0, given_up: 0, reason });
+    assert_eq!(effects.last(), told.first(), "{effects:?}");
+}
+
 #[test]
 fn a_master_without_state_takes_over_what_nodes_report() {
     let mut test = Test::new(policy(), terms(2, 2));
