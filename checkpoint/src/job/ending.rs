@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Effect, JobCheckpoints, Member, Order};
-use crate::{Moment, message::Dir};
+use crate::{
+    Moment,
+    message::{Dir, ShardState},
+};
 
 impl<N: Ord + Clone> JobCheckpoints<N> {
     /// The round runs already, with these members in the order of their ranks, and its workers have restored what they
@@ -52,15 +55,30 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
                 |step: &u64| folder.saves.get(step).is_some_and(|save| save.nodes().contains(node));
             let wishes = folder.holders.wishing_nodes().into_iter();
             let vain = wishes.filter(move |(step, nodes)| nodes.contains(node) && !has_part(step));
-            vain.map(move |(step, _)| Order::Fail {
-                dir: dir.clone(),
-                step,
-                saved_in: self.round,
-                given_up: folder.failed.get(step).map_or(0, |failure| failure.count),
-                reason: "this node left the job before the step was written to disk".to_owned(),
-            })
+            vain.map(move |(step, _)| self.left_behind(dir, step))
         });
         orders.map(|order| Effect::Send { node: node.clone(), order }).collect()
+    }
+
+    /// A node has left the job, and was thought to have ended, since its stream was broken: it is not counted on any more, so
+    /// that nothing it still wants on disk will count.
+    #[must_use]
+    pub fn refuse(&self, node: &N, shards: &[ShardState]) -> Vec<Effect<N>> {
+        let wishes = shards.iter().flat_map(|shard| shard.wishes.iter().map(|step| (&shard.dir, *step)));
+        let wishes: BTreeSet<(&Dir, u64)> = wishes.collect();
+        let order = |(dir, step)| self.left_behind(dir, step);
+        wishes.into_iter().map(order).map(|order| Effect::Send { node: node.clone(), order }).collect()
+    }
+
+    fn left_behind(&self, dir: &Dir, step: u64) -> Order {
+        let failure = self.dirs.get(dir).and_then(|folder| folder.failed.get(step));
+        Order::Fail {
+            dir: dir.clone(),
+            step,
+            saved_in: self.round,
+            given_up: failure.map_or(0, |failure| failure.count),
+            reason: "this node left the job before the step was written to disk".to_owned(),
+        }
     }
 
     /// Steps that a node still wants on disk although they were given up in this round: its link was away when it was told.
@@ -69,7 +87,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         let orders = self.dirs.iter().flat_map(|(dir, folder)| {
             let wishes = folder.holders.wishing_nodes().into_iter().filter(|(_, nodes)| nodes.contains(node));
             wishes.filter_map(move |(step, _)| {
-                let failure = folder.failed.get(step).filter(|failure| failure.round == self.round)?;
+                let failure = folder.failed.get(step).filter(|_| self.has_failed(dir, folder, step))?;
                 Some(failure.order(dir, step))
             })
         });
@@ -86,7 +104,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         let is_void = |step: &u64| {
             folder.committed == Some(*step)
                 || folder.floor.is_some_and(|floor| *step <= floor)
-                || folder.has_failed(*step, self.round)
+                || self.has_failed(dir, folder, *step)
         };
         wishes.retain(|step, _| !is_void(step));
         wishes

@@ -284,6 +284,18 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         effects
     }
 
+    /// Whether what nodes have of a step has failed in this round. What is newer than what the round has restored was saved
+    /// in it, maybe again.
+    pub(super) fn has_failed(&self, dir: &Dir, folder: &JobFolder<N>, step: u64) -> bool {
+        let point = self.points.iter().find(|point| point.dir == *dir);
+        let restored = point.map(|point| Some(point.step).max(point.newest_in_memory(None)));
+        if restored.is_none_or(|restored| Some(step) > restored) {
+            folder.has_failed_now(step, self.round)
+        } else {
+            folder.has_failed(step, self.round)
+        }
+    }
+
     /// The next step of several shards goes to disk when the one before is decided, so that all shards write
     /// the same one.
     pub(super) fn coordinate(&mut self, now: Moment, dir: &Dir) -> Vec<Effect<N>> {
@@ -292,7 +304,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         let holders = &folder.holders;
         let Some(facts) = holders.facts().filter(|facts| facts.n_shards > 1) else { return Vec::new() };
         let counts =
-            |step: u64| folder.floor.is_none_or(|floor| step > floor) && !folder.has_failed(step, self.round);
+            |step: u64| folder.floor.is_none_or(|floor| step > floor) && !self.has_failed(dir, folder, step);
         let oldest_wish = holders.wishes().find(|step| counts(*step));
         let Some(oldest) = oldest_wish.filter(|_| !folder.saves.values().any(is_ordered)) else {
             return Vec::new();

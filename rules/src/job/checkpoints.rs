@@ -29,7 +29,12 @@ impl Job {
         // what is on disk: one that comes back says that before it joins, since a round may begin with that.
         let is_on_disk = matches!(report, CheckpointReport::WrittenAlone { .. });
         if !self.nodes.contains_key(node) && !self.savers.contains(node) && !is_on_disk {
-            return Vec::new();
+            return match (report, &self.checkpoints) {
+                (CheckpointReport::InMemory { shards, last: true }, Some(checkpoints)) => {
+                    effects_of(checkpoints.refuse(node, &shards))
+                }
+                _ => Vec::new(),
+            };
         }
         let at = millis(now);
         let decided = match report {

@@ -237,6 +237,19 @@ fn a_step_that_failed_is_tried_again_at_the_next_breakpoint_and_old_reports_do_n
 }
 
 #[test]
+fn a_step_that_failed_in_this_round_and_is_saved_again_in_it_is_ordered() {
+    let mut job = job(&["a"]);
+    assert_eq!(job.says("a", pair(0, 2, &[4], &[4])), [send("a", persist(4))]);
+    let (points, _) = next_round(&mut job, vec![("a", pair(0, 2, &[], &[4]))]);
+    assert_eq!(points, [disk(0, Some(4))]);
+    // Its workers start from scratch then, and come to this step again.
+    job.on_failed(now(5), &"a", &dir(), 4, Some(0), Some(0), "disk full");
+    assert_eq!(job.says("a", pair(0, 2, &[4], &[4])), [send("a", persist(4))]);
+    let failed = job.on_failed(now(6), &"a", &dir(), 4, Some(0), Some(1), "disk full");
+    assert!(!failed.contains(&send("a", persist(4))), "{failed:?}");
+}
+
+#[test]
 fn what_nodes_were_to_write_in_a_round_that_is_over_is_not_forgotten() {
     let mut job = job(&["a"]);
     job.saves_at_breakpoint = false;

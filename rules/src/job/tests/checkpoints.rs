@@ -274,6 +274,17 @@ fn what_a_node_says_for_the_last_time_counts_after_the_end_of_the_round_too() {
 }
 
 #[test]
+fn a_node_that_has_left_and_was_away_is_told_so_too() {
+    let mut test = saving();
+    let _left = test.leave("b");
+    let _broken = test.send(Event::LinkBroken { node: id("b") });
+    assert_eq!(test.says("b", CheckpointReport::Kept), []);
+    let reason = "this node left the job before the step was written to disk".to_owned();
+    let told = tell(&["b"], &Order::Fail { dir: dir(), step: 7, saved_in: 0, given_up: 0, reason });
+    assert_eq!(test.in_memory("b", pair(2, &[7], &[7]), true), told);
+}
+
+#[test]
 fn a_master_without_state_takes_over_what_nodes_report() {
     let mut test = Test::new(policy(), terms(2, 2));
     assert_eq!(test.says("a", CheckpointReport::Kept), [], "it has not come back yet");
