@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// training that continues from an older step comes to lower numbers again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Recent<V, const MOST: usize> {
-    /// With the number of the setting: which of two is older.
+    /// Each with a running number, which says which was set first.
     values: BTreeMap<u64, (u64, V)>,
     count: u64,
 }

@@ -55,7 +55,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
                 |step: &u64| folder.saves.get(step).is_some_and(|save| save.nodes().contains(node));
             let wishes = folder.holders.wishing_nodes().into_iter();
             let vain = wishes.filter(move |(step, nodes)| nodes.contains(node) && !has_part(step));
-            vain.map(move |(step, _)| self.left_behind(dir, step))
+            vain.map(move |(step, _)| self.left_behind(dir, step, self.round))
         });
         orders.map(|order| Effect::Send { node: node.clone(), order }).collect()
     }
@@ -64,18 +64,23 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
     /// that nothing it still wants on disk will count.
     #[must_use]
     pub fn refuse(&self, node: &N, shards: &[ShardState]) -> Vec<Effect<N>> {
-        let wishes = shards.iter().flat_map(|shard| shard.wishes.iter().map(|step| (&shard.dir, *step)));
-        let wishes: BTreeSet<(&Dir, u64)> = wishes.collect();
-        let order = |(dir, step)| self.left_behind(dir, step);
-        wishes.into_iter().map(order).map(|order| Effect::Send { node: node.clone(), order }).collect()
+        let mut wishes: BTreeMap<(&Dir, u64), u32> = BTreeMap::new();
+        // The only shard of a step is written without a word of the job.
+        for shard in shards.iter().filter(|shard| shard.n_shards > 1) {
+            // This job master may have been started again, and not know the round yet.
+            let round = self.round.max(shard.round.unwrap_or(0));
+            wishes.extend(shard.wishes.iter().map(|step| ((&shard.dir, *step), round)));
+        }
+        let orders = wishes.into_iter().map(|((dir, step), round)| self.left_behind(dir, step, round));
+        orders.map(|order| Effect::Send { node: node.clone(), order }).collect()
     }
 
-    fn left_behind(&self, dir: &Dir, step: u64) -> Order {
+    fn left_behind(&self, dir: &Dir, step: u64, round: u32) -> Order {
         let failure = self.dirs.get(dir).and_then(|folder| folder.failed.get(step));
         Order::Fail {
             dir: dir.clone(),
             step,
-            saved_in: self.round,
+            saved_in: round,
             given_up: failure.map_or(0, |failure| failure.count),
             reason: "this node left the job before the step was written to disk".to_owned(),
         }

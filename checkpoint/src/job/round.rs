@@ -284,12 +284,16 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         effects
     }
 
-    /// Whether what nodes have of a step has failed in this round. What is newer than what the round has restored was saved
-    /// in it, maybe again.
+    /// Whether what nodes have of a step has failed in this round. What is newer than what they have kept in memory was saved
+    /// in this round, maybe again.
     pub(super) fn has_failed(&self, dir: &Dir, folder: &JobFolder<N>, step: u64) -> bool {
-        let point = self.points.iter().find(|point| point.dir == *dir);
-        let restored = point.map(|point| Some(point.step).max(point.newest_in_memory(None)));
-        if restored.is_none_or(|restored| Some(step) > restored) {
+        let kept = match self.points.iter().find(|point| point.dir == *dir) {
+            Some(point) => point.newest_in_memory(None),
+            // The job master that told them what to restore is gone.
+            None if self.points.is_empty() => return folder.has_failed(step, self.round),
+            None => None,
+        };
+        if Some(step) > kept {
             folder.has_failed_now(step, self.round)
         } else {
             folder.has_failed(step, self.round)

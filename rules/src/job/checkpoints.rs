@@ -42,9 +42,13 @@ impl Job {
                 self.on_saver_started(node);
                 self.checkpoints().repeat(node)
             }
-            // Of a member whose workers are being stopped, it comes with its next request to join; one that ends makes
-            // none.
-            CheckpointReport::InMemory { last: false, .. } if self.is_stopping(node) => Vec::new(),
+            // Of a member whose workers are being stopped, it comes with its next request to join; one that ends, and has
+            // something to write, makes none.
+            CheckpointReport::InMemory { shards, last }
+                if self.is_stopping(node) && !(last && wants_disk(&shards)) =>
+            {
+                Vec::new()
+            }
             CheckpointReport::InMemory { shards, last } => {
                 if last {
                     self.savers.said_last(node);
@@ -206,4 +210,8 @@ fn effects_of(decided: Decided) -> Vec<Effect> {
         job::Effect::Note(note) => Effect::Log(Log::Checkpoint(note)),
     };
     decided.into_iter().map(effect).collect()
+}
+
+fn wants_disk(shards: &[ShardState]) -> bool {
+    shards.iter().any(|shard| !shard.wishes.is_empty())
 }

@@ -394,7 +394,7 @@ impl WorkerGroup {
         Some(vec![tell(ToSaver::Finish { grace_ms, also_memory })])
     }
 
-    /// The round or the job is over for the master, which forgets then what this node has said of its memory.
+    /// The round or the job is over for the master: it has forgotten, or not heard, what this node has said of its memory.
     pub(super) fn say_memory_again(&self) -> Vec<Effect> {
         if self.checkpoints.saver == Saver::Running { vec![tell(ToSaver::Report {})] } else { Vec::new() }
     }

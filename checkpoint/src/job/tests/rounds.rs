@@ -238,15 +238,26 @@ fn a_step_that_failed_is_tried_again_at_the_next_breakpoint_and_old_reports_do_n
 
 #[test]
 fn a_step_that_failed_in_this_round_and_is_saved_again_in_it_is_ordered() {
-    let mut job = job(&["a"]);
-    assert_eq!(job.says("a", pair(0, 2, &[4], &[4])), [send("a", persist(4))]);
-    let (points, _) = next_round(&mut job, vec![("a", pair(0, 2, &[], &[4]))]);
-    assert_eq!(points, [disk(0, Some(4))]);
-    // Its workers start from scratch then, and come to this step again.
-    job.on_failed(now(5), &"a", &dir(), 4, Some(0), Some(0), "disk full");
-    assert_eq!(job.says("a", pair(0, 2, &[4], &[4])), [send("a", persist(4))]);
-    let failed = job.on_failed(now(6), &"a", &dir(), 4, Some(0), Some(1), "disk full");
-    assert!(!failed.contains(&send("a", persist(4))), "{failed:?}");
+    for step in [0, 4] {
+        let mut job = job(&["a"]);
+        assert_eq!(job.says("a", pair(0, 2, &[step], &[step])), [send("a", persist(step))]);
+        let (points, _) = next_round(&mut job, vec![("a", pair(0, 2, &[], &[step]))]);
+        assert_eq!(points, [disk(0, Some(step))]);
+        // Its workers start from scratch then, and come to this step again.
+        job.on_failed(now(5), &"a", &dir(), step, Some(0), Some(0), "disk full");
+        assert_eq!(job.says("a", pair(0, 2, &[step], &[step])), [send("a", persist(step))]);
+        let failed = job.on_failed(now(6), &"a", &dir(), step, Some(0), Some(1), "disk full");
+        assert!(!failed.contains(&send("a", persist(step))), "{failed:?}");
+    }
+}
+
+#[test]
+fn a_step_that_fails_is_not_ordered_again_by_a_job_master_that_does_not_know_what_was_restored() {
+    let mut job = Job::new(TIMEOUT, false);
+    job.take_over(7, members(&["a"]));
+    assert_eq!(job.says("a", pair(0, 2, &[3, 4], &[3])), [send("a", persist(3))]);
+    let failed = job.on_failed(now(5), &"a", &dir(), 3, Some(0), Some(6), "disk full");
+    assert!(!failed.contains(&send("a", persist(3))), "{failed:?}");
 }
 
 #[test]

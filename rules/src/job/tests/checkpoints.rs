@@ -258,7 +258,7 @@ fn a_node_that_has_left_is_told_what_it_waits_for_in_vain() {
     assert_eq!(test.says("b", CheckpointReport::Closed), []);
 }
 
-/// Its workers could not be killed, so that it writes what it has while the round still runs for the master.
+/// As of a node whose workers could not be killed: the master stops those of the round, and awaits it.
 #[test]
 fn what_a_node_says_for_the_last_time_counts_after_the_end_of_the_round_too() {
     let mut test = saving();
