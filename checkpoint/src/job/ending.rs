@@ -75,6 +75,7 @@ impl<N: Ord + Clone> JobCheckpoints<N> {
         orders.map(|order| Effect::Send { node: node.clone(), order }).collect()
     }
 
+    /// A node that has left the job, and ends when it has written what it is to write, is asked for no step any more.
     fn left_behind(&self, dir: &Dir, step: u64, round: u32) -> Order {
         let failure = self.dirs.get(dir).and_then(|folder| folder.failed.get(step));
         Order::Fail {
