@@ -3,6 +3,7 @@ import gc
 import hashlib
 import os
 import signal
+import sys
 import time
 
 RANK, ATTEMPT = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -24,9 +25,15 @@ def digest(*tensors):
     return sha.hexdigest()
 
 
+def write(line):
+    """In one piece: with `-u`, `print` writes the end of the line by itself, and another rank may come between."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def say(program, *tensors):
     if RANK == 0:
-        print(f"{program} attempt {ATTEMPT} digest {digest(*tensors)}", flush=True)
+        write(f"{program} attempt {ATTEMPT} digest {digest(*tensors)}")
     # A template has frozen what it imported.
     origin = "forked" if gc.get_freeze_count() else "started"
-    print(f"rank {RANK} of attempt {ATTEMPT} was {origin}", flush=True)
+    write(f"rank {RANK} of attempt {ATTEMPT} was {origin}")
