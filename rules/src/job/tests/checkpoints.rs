@@ -61,6 +61,13 @@ fn persist(step: u64) -> Order {
     Order::Persist { dir: dir(), step, replicas: Vec::new() }
 }
 
+/// What a node is told that has left the job, and wants a step on disk.
+fn left_behind(name: &str, step: u64) -> Effect {
+    let reason = "this node left the job before the step was written to disk".to_owned();
+    let order = Order::Fail { dir: dir(), step, saved_in: 0, given_up: 0, reason };
+    Effect::Push { node: id(name), push: Push::Checkpoint(order) }
+}
+
 fn note(note: Note) -> Effect {
     Effect::Log(Log::Checkpoint(note))
 }
@@ -252,9 +259,7 @@ fn a_node_that_has_left_is_told_what_it_waits_for_in_vain() {
     let _joined = test.join("c");
     let _placed = test.rejoin_with("a", 0, Vec::new());
     let effects = test.hosted("a", 1);
-    let reason = "this node left the job before the step was written to disk".to_owned();
-    let told = tell(&["b"], &Order::Fail { dir: dir(), step: 7, saved_in: 0, given_up: 0, reason });
-    assert_eq!(effects.last(), told.first(), "{effects:?}");
+    assert_eq!(effects.last(), Some(&left_behind("b", 7)), "{effects:?}");
     assert_eq!(test.says("b", CheckpointReport::Closed), []);
 }
 
@@ -268,9 +273,7 @@ fn what_a_node_says_for_the_last_time_counts_after_the_end_of_the_round_too() {
     let _joined = test.join("c");
     let _placed = test.rejoin_with("a", 0, Vec::new());
     let effects = test.hosted("a", 1);
-    let reason = "this node left the job before the step was written to disk".to_owned();
-    let told = tell(&["b"], &Order::Fail { dir: dir(), step: 7, saved_in: 0, given_up: 0, reason });
-    assert_eq!(effects.last(), told.first(), "{effects:?}");
+    assert_eq!(effects.last(), Some(&left_behind("b", 7)), "{effects:?}");
 }
 
 #[test]
@@ -279,9 +282,7 @@ fn a_node_that_has_left_and_was_away_is_told_so_too() {
     let _left = test.leave("b");
     let _broken = test.send(Event::LinkBroken { node: id("b") });
     assert_eq!(test.says("b", CheckpointReport::Kept), []);
-    let reason = "this node left the job before the step was written to disk".to_owned();
-    let told = tell(&["b"], &Order::Fail { dir: dir(), step: 7, saved_in: 0, given_up: 0, reason });
-    assert_eq!(test.in_memory("b", pair(2, &[7], &[7]), true), told);
+    assert_eq!(test.in_memory("b", pair(2, &[7], &[7]), true), [left_behind("b", 7)]);
 }
 
 #[test]
