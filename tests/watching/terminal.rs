@@ -1,7 +1,7 @@
 //! `dlrover-diag status` on a terminal, and the live screen of `--watch`.
 
 use std::{
-    fs::File,
+    fs::{File, OpenOptions},
     io::Read as _,
     process::Child,
     slice,
@@ -14,9 +14,9 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use support::{cluster::Cluster, programs, wait_for};
+use support::{cluster::Cluster, free_port, programs, trainer, wait_for};
 
-use crate::diag_command;
+use crate::{diag_command, get, metric};
 
 const COLUMNS: usize = 80;
 const ROWS: usize = 24;
@@ -136,4 +136,40 @@ fn a_terminal_has_a_screen_that_fits_until_the_job_ends() {
         let last = screen.shown();
         assert!(plain(&last).lines().next().is_some_and(|line| line.ends_with(": succeeded")), "{last:?}");
     }
+}
+
+#[test]
+fn a_hang_is_on_the_screen_and_in_the_metrics_from_its_report_until_a_rank_advances() {
+    let port = free_port();
+    let mut job = Cluster::of_lines(programs!());
+    let stacks = job.dir().join("stacks");
+    let master = job.master_line().flags(["--port=0", &format!("--http={port}")]);
+    job.start_master(master.env("XPU_TIMER_TIMELINE_PATH", &stacks));
+    let mut screen = Screen::of(&["status", job.address(), "--watch"], &[]);
+    let until = |job: &Cluster, screen: &Screen, words: &str| {
+        job.wait(words, || plain(&screen.shown()).contains(words).then_some(()));
+    };
+    let metrics = || get(port, "/metrics", "").1;
+    let hangs = || ["dlrover_hanging", "dlrover_hangs_total"].map(|series| metric(&metrics(), series));
+    until(&job, &screen, "waiting for nodes");
+    assert_eq!(hangs(), [0.0, 0.0]);
+    let node = |rank: u8| {
+        let args = ["--kind=fifo", "--who=1", "--at=3", "--steps=100", "--pace=0.1"];
+        let line = job.ranked(rank).flags(["--nnodes=2", "--hang-timeout=2"]);
+        line.script(trainer("hang.py")).args(args).start()
+    };
+    let nodes = [node(0), node(1)];
+    until(&job, &screen, "HANG ");
+    until(&job, &screen, "rank 1 is in hang.py:");
+    assert_eq!(hangs(), [1.0, 1.0]);
+    let fifo = job.dir().join("fifo.1");
+    drop(OpenOptions::new().write(true).open(fifo).expect("the rank reads it"));
+    until(&job, &screen, "last hang ");
+    assert_eq!(hangs(), [0.0, 1.0]);
+    let rate =
+        job.wait("a rate", || support::web::metric(&metrics(), "dlrover_rank_steps_per_second{rank=\"1\"}"));
+    // It makes at most 10 a second, and was in the hang for 2 seconds at least.
+    assert!(rate > 0.0 && rate < 10.0, "{rate}");
+    job.ends_well(nodes);
+    assert_eq!(screen.end(), Some(0));
 }
