@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
@@ -352,7 +353,7 @@ impl Running {
         sweep(&self.mark);
         let read = |name: &str| fs::read(self.dir().join(name)).expect("made at the start");
         let (stdout, stderr) = (read("stdout"), read("stderr"));
-        Outcome {
+        let outcome = Outcome {
             shown: self.shown.clone(),
             code: status.code(),
             signal: status.signal(),
@@ -362,7 +363,11 @@ impl Running {
             took,
             left,
             dir: self.dir.take().expect("taken here only"),
+        };
+        if std::env::var_os("TEST_WARM").is_some() {
+            outcome.say_if_not_forked();
         }
+        outcome
     }
 }
 
@@ -403,6 +408,14 @@ impl std::fmt::Debug for Outcome {
 }
 
 impl Outcome {
+    /// Tells the person who runs a suite with forked workers of a run that had others. Also while output is captured.
+    fn say_if_not_forked(&self) {
+        for line in self.stderr.lines().filter(|line| line.contains(" forked from ")) {
+            // A closed stderr must not fail the case.
+            let _closed = writeln!(std::io::stderr(), "not forked: {}: {line}", self.shown);
+        }
+    }
+
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()

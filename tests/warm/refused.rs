@@ -360,6 +360,28 @@ fn a_template_that_is_killed() {
 }
 
 #[test]
+fn a_template_that_hangs() {
+    let Some(launcher) = ours() else { return };
+    let launch = launch(launcher, "start").flags(["--max-restarts=1"]);
+    let text = "import sys\nforked = 'decimal' in sys.modules\nimport os, time\n\
+                out, attempt = os.environ['PROBE_OUT'], os.environ['TORCHELASTIC_RESTART_COUNT']\n\
+                print('attempt', attempt, 'forked', forked, flush=True)\n\
+                if attempt == '0':\n    open(out + '/ready', 'w').close()\n    \
+                while not os.path.exists(out + '/go'): time.sleep(0.005)\n    sys.exit(3)";
+    let script = launch.dir().join("train.py");
+    fs::write(&script, text).expect("our own directory");
+    let run = launch.script(script).start();
+    run.await_file("ready");
+    template(&run).signal(Signal::SIGSTOP);
+    run.touch("go");
+    let run = run.finish().expect_code(0);
+    let told = "workers are no longer forked from the template: the template forked no worker in time";
+    assert_eq!(run.stderr.matches(told).count(), 1, "{run:#?}");
+    assert!(run.stdout.contains("attempt 0 forked True"), "{run:#?}");
+    assert!(run.stdout.contains("attempt 1 forked False"), "{run:#?}");
+}
+
+#[test]
 fn workers_that_are_no_python_programs() {
     let Some(launcher) = ours() else { return };
     let launch = Launch::new(launcher).flags(["--standalone", "--warm=start", "--no-python"]).script("true");
