@@ -67,6 +67,8 @@ pub struct AgentConfig {
     pub counts_steps: bool,
     /// The user asked for the detection of hangs, and is told when workers show no progress.
     pub reports_missing_progress: bool,
+    /// Where what a worker writes in a hang is copied to: the first of these directories that takes files.
+    pub stack_folders: Vec<PathBuf>,
     /// Python workers are forked from a template; `None`: never.
     pub warm: Option<WarmConfig>,
     /// The memory of this node in which checkpoints may be kept, in bytes; `None`: 40 % of what there is.

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
     future,
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -160,6 +161,7 @@ impl ProgressSampler {
         &self,
         assignment: &Assignment,
         episode: u32,
+        collect_in: Vec<PathBuf>,
         (node, host, launcher_id): (NodeId, &str, String),
         (messages, events): (UnboundedSender<ToMaster>, Sender<E>),
     ) {
@@ -183,7 +185,7 @@ impl ProgressSampler {
         }
         let program = ProbeProgram { launcher_id: Some(launcher_id), ..ProbeProgram::default() };
         tokio::spawn(async move {
-            let plan = StacksPlan { targets, native: true, limit: DUMP_LIMIT, program };
+            let plan = StacksPlan { targets, native: true, collect_in, limit: DUMP_LIMIT, program };
             // A task of its own: whatever becomes of it, this node takes orders again.
             let mut dumps = tokio::spawn(take_stacks(plan)).await.unwrap_or_default();
             dumps.extend(gone);

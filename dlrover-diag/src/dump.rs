@@ -2,7 +2,12 @@
 
 mod workers;
 
-use std::{io, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 use clap::{ArgAction, builder::NonEmptyStringValueParser, value_parser};
 use launcher::{
@@ -91,7 +96,7 @@ fn answer(arguments: &Arguments, env: Environment<'_>) -> Result<(String, u8), D
     };
     // Before processes are stopped: a dump that cannot be written is of no use.
     let folder = folder(arguments, env, job.as_deref(), &mut notes)?;
-    let dumps = dumps(arguments, targets)?;
+    let dumps = dumps(arguments, targets, &folder)?;
     let mut files = Vec::new();
     for dump in &dumps {
         let name = dump.name().to_string();
@@ -131,10 +136,15 @@ fn folder(
     }
 }
 
-fn dumps(arguments: &Arguments, targets: Vec<StackTarget>) -> Result<Vec<RankDump>, DumpError> {
+fn dumps(
+    arguments: &Arguments,
+    targets: Vec<StackTarget>,
+    folder: &Path,
+) -> Result<Vec<RankDump>, DumpError> {
     let plan = StacksPlan {
         targets,
         native: !arguments.no_native,
+        collect_in: vec![folder.to_owned()],
         limit: Duration::from_secs(arguments.timeout),
         program: ProbeProgram::default(),
     };

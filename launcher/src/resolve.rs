@@ -114,6 +114,8 @@ pub(crate) fn resolve(
             .unwrap_or(0);
     let logs = output::resolve(&cli, environment, host, nodes.local_world_size, &mut notices)?;
     master.stacks.folders = hang::folders(environment, hang::log_folder(&logs));
+    let job_folder = master::job_folder(Some(&terms.run_id));
+    let stack_folders = master.stacks.folders.iter().map(|folder| folder.of_job(&job_folder)).collect();
     let counts_steps = hang::is_progress_automatic(&cli)?;
     let reports_missing_progress = hang::is_asked_for(&cli, environment);
     let event_log = output::event_log(&cli)?;
@@ -221,6 +223,7 @@ pub(crate) fn resolve(
             logs,
             counts_steps,
             reports_missing_progress,
+            stack_folders,
             warm,
             checkpoint_memory,
             env: EnvConfig { inherited, virtual_local_rank, signals_to_handle },

@@ -118,9 +118,10 @@ impl StackCollector {
     }
 }
 
-/// The name of a job's directory. Jobs that were given no name all have the same; they differ by the process that
-/// serves them.
-fn job_folder(job: Option<&RunId>) -> String {
+/// The name of a job's directory below a [`StackFolder::Shared`]. Jobs that were given no name all have the same; they
+/// differ by the process that serves them.
+#[must_use]
+pub fn job_folder(job: Option<&RunId>) -> String {
     match job.filter(|job| job.0 != RunId::UNNAMED) {
         Some(job) => job.file_name(),
         None => format!("{}-{}", RunId::UNNAMED, process::id()),

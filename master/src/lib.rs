@@ -43,7 +43,7 @@ use tonic::{
 pub use self::journal::crash::crash_at;
 pub use self::{
     admission::max_connections,
-    hang::StacksConfig,
+    hang::{StacksConfig, job_folder},
     http::{HttpError, MpiOperatorLabels, Web, open_http},
     journal::JournalError,
     log::{Log, LogLine},

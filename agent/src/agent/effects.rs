@@ -76,7 +76,8 @@ impl Agent {
                 let node = self.config.node_id.clone();
                 let of = (node, self.attributes.host_name.as_str(), self.launcher_id.to_string());
                 let to = (self.master.messages.clone(), self.input_sender.clone());
-                self.progress.dump(&assignment, episode, of, to);
+                let folders = self.config.stack_folders.clone();
+                self.progress.dump(&assignment, episode, folders, of, to);
             }
             Effect::AcknowledgeEnd => self.send_to_master(ToMaster::AcknowledgeEnd),
             Effect::Prepare { assignment, attempt } => self.prepare(assignment, attempt),

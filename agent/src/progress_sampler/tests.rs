@@ -63,7 +63,7 @@ async fn the_end_of_a_dump_is_an_event_after_its_stacks() {
     let (messages, mut sent) = mpsc::unbounded_channel();
     let (events, mut received) = mpsc::channel::<Event>(1);
     let of = (NodeId("me".into()), "host", "id".to_owned());
-    sampler.dump(&assignment(), 7, of, (messages, events));
+    sampler.dump(&assignment(), 7, Vec::new(), of, (messages, events));
     assert_eq!(received.recv().await, Some(Event::StacksTaken));
     let mut ranks = Vec::new();
     while let Ok(ToMaster::Stacks(part)) = sent.try_recv() {

@@ -112,7 +112,7 @@ impl Rank<'_> {
         self.send(StacksPart::PythonDone);
         gate.pass();
         // Its files may be where nothing can be read: they cost nothing that is on this host.
-        let recorder = Asking::start(target, left());
+        let recorder = Asking::start(target, task.collect_in.clone(), left());
         if task.native {
             gate.wait(task.limit / 2);
             self.guarded("native stacks", || {

@@ -1,6 +1,6 @@
 //! The stacks of processes of this node, taken by a process of its own that is killed at its limit.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use stacks::{RankDump, Thread};
 use tokio::time::Instant;
@@ -23,6 +23,8 @@ pub struct StacksPlan {
     pub targets: Vec<StackTarget>,
     /// Whether native stacks are read too. Every thread is stopped for a moment then; for Python's stacks none is.
     pub native: bool,
+    /// Where the file of a flight recorder is copied to: the first of these directories that takes files.
+    pub collect_in: Vec<PathBuf>,
     /// When it is cut short; what is known by then counts.
     pub limit: Duration,
     /// How its process is started.
@@ -34,11 +36,12 @@ pub struct StacksPlan {
 /// be read is a note of the dump.
 pub async fn take_stacks(plan: StacksPlan) -> Vec<RankDump> {
     let began = Instant::now();
-    let StacksPlan { targets, native, limit, program } = plan;
+    let StacksPlan { targets, native, collect_in, limit, program } = plan;
+    let task = |targets, limit| StacksTask { targets, native, collect_in: collect_in.clone(), limit };
     if targets.is_empty() {
         return Vec::new();
     }
-    let (collected, end) = run(&program, &targets, native, limit).await;
+    let (collected, end) = run(&program, task(targets.clone(), limit)).await;
     // What reads foreign memory and files may crash. Then each target has a process of its own, so that the one that is
     // the cause costs no other its stacks.
     let has_crashed = matches!(end, ProbeEnd::Crashed(_)) && targets.len() > 1;
@@ -50,9 +53,7 @@ pub async fn take_stacks(plan: StacksPlan) -> Vec<RankDump> {
             continue;
         }
         let left = limit.saturating_sub(began.elapsed());
-        let targets = [target];
-        let (again, end) = run(&program, &targets, native, left).await;
-        let [target] = targets;
+        let (again, end) = run(&program, task(vec![target.clone()], left)).await;
         // The first attempt may have come further, where the second had no time.
         let best = again.into_iter().next().filter(|again| again.process.is_some()).unwrap_or(collected);
         dumps.push(best.dump(&target, native, &end.words(limit)));
@@ -81,15 +82,10 @@ impl ProbeEnd {
 }
 
 /// Runs one probe, and returns what it has sent of each target.
-async fn run(
-    program: &ProbeProgram,
-    targets: &[StackTarget],
-    native: bool,
-    limit: Duration,
-) -> (Vec<Collected>, ProbeEnd) {
-    let mut collected: Vec<Collected> = targets.iter().map(|_| Collected::default()).collect();
-    let task = Task::Stacks(StacksTask { targets: targets.to_vec(), native, limit });
-    let started = match process::start(program, &task, None) {
+async fn run(program: &ProbeProgram, task: StacksTask) -> (Vec<Collected>, ProbeEnd) {
+    let limit = task.limit;
+    let mut collected: Vec<Collected> = task.targets.iter().map(|_| Collected::default()).collect();
+    let started = match process::start(program, &Task::Stacks(task), None) {
         Ok(started) => started,
         Err(error) => return (collected, ProbeEnd::Crashed(rules::chain(&error))),
     };

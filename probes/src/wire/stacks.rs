@@ -1,6 +1,6 @@
 //! The task and the messages of the process that takes stacks.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use stacks::Thread;
@@ -28,6 +28,8 @@ pub(crate) struct StacksTask {
     pub(crate) targets: Vec<StackTarget>,
     /// Whether native stacks are read too.
     pub(crate) native: bool,
+    /// The first of these directories that takes files gets that of a flight recorder.
+    pub(crate) collect_in: Vec<PathBuf>,
     /// When the process is killed, from its start.
     pub(crate) limit: Duration,
 }

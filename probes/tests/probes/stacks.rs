@@ -81,7 +81,7 @@ pub fn target(pid: u32) -> StackTarget {
 }
 
 pub fn plan(targets: Vec<StackTarget>) -> StacksPlan {
-    StacksPlan { targets, native: true, limit: TIMEOUT, program: program() }
+    StacksPlan { targets, native: true, collect_in: Vec::new(), limit: TIMEOUT, program: program() }
 }
 
 pub async fn dump(target: &StackTarget) -> RankDump {

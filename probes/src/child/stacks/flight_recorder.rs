@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, Metadata, OpenOptions},
-    io::{Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::{
@@ -15,6 +15,7 @@ use std::{
 };
 
 use nix::libc;
+use processes::file_replacement::replace_unsynced;
 
 use crate::wire::stacks::StackTarget;
 
@@ -28,6 +29,12 @@ const NAMES: [&str; 2] = ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP
 const DEFAULT: &str = "torch/comm_lib_trace_rank_";
 /// Of older releases, which do not know the first name.
 const OLDER_DEFAULT: &str = "/tmp/nccl_trace_rank_";
+
+/// The name of a copy, without the rank.
+const COPY: &str = "nccl_trace_rank_";
+
+/// A larger file is not copied, in bytes. One of 2000 collectives with their stacks takes a few MB.
+const LARGEST_COPY: u64 = 64 << 20;
 
 /// An environment is not longer.
 const LONGEST_ENVIRONMENT: u64 = 4 << 20;
@@ -50,12 +57,13 @@ pub(super) struct Asking {
 }
 
 impl Asking {
-    /// Asks the recorder of a process to write, which may take `limit`. `None`: there is no thread for it.
-    pub(super) fn start(target: &StackTarget, limit: Duration) -> Option<Self> {
+    /// Asks the recorder of a process to write, which may take `limit`. What it writes is copied to the first of the
+    /// directories that takes files. `None`: there is no thread for it.
+    pub(super) fn start(target: &StackTarget, collect_in: Vec<PathBuf>, limit: Duration) -> Option<Self> {
         let target = target.clone();
         let limit = limit.saturating_sub(MARGIN);
         Self::start_with(move |has_recorder| {
-            Some(FlightRecorder::trigger(&target, has_recorder)?.outcome(limit))
+            Some(FlightRecorder::trigger(&target, has_recorder)?.outcome(&collect_in, limit))
         })
     }
 
@@ -92,6 +100,7 @@ impl Asking {
 
 /// A recorder that was asked to write.
 struct FlightRecorder {
+    rank: u32,
     /// One of these is written.
     files: Vec<Output>,
     asked: Result<(), String>,
@@ -149,11 +158,11 @@ impl FlightRecorder {
         let files = prefixes(&environment).into_iter();
         let files = files.map(|prefix| Output::new(target.pid, format!("{prefix}{}", target.rank))).collect();
         let asked = ask(&seen_from_here(target.pid, &pipe)).map_err(|error| format!("{pipe}: {error}"));
-        Some(Self { files, asked })
+        Some(Self { rank: target.rank, files, asked })
     }
 
-    /// Waits until the file is written, for `limit` at most, and says what became of it.
-    fn outcome(self, limit: Duration) -> String {
+    /// Waits until the file is written, for `limit` at most, copies it, and says what became of it.
+    fn outcome(self, collect_in: &[PathBuf], limit: Duration) -> String {
         if let Err(why) = self.asked {
             return format!("NCCL flight recorder: {why}");
         }
@@ -161,15 +170,18 @@ impl FlightRecorder {
         let limit = limit.min(LONGEST_WAIT);
         let mut last = None;
         while began.elapsed() < limit {
-            let now = self.files.iter().find_map(|file| file.written().map(|stamp| (&file.name, stamp)));
-            match now {
-                Some((name, _)) if now == last => return format!("NCCL flight recorder: written to {name}"),
+            let now = self.files.iter().find_map(|file| Some((file, file.written()?)));
+            match (now, last) {
+                (Some((file, stamp)), Some((_, before))) if stamp == before => {
+                    let collected = collect(&file.seen, self.rank, collect_in);
+                    return format!("NCCL flight recorder: written to {}{collected}", file.name);
+                }
                 _ => last = now,
             }
             thread::sleep(INTERVAL);
         }
         match last {
-            Some((name, _)) => format!("NCCL flight recorder: being written to {name}"),
+            Some((file, _)) => format!("NCCL flight recorder: being written to {}", file.name),
             None => {
                 let names: Vec<&str> = self.files.iter().map(|file| file.name.as_str()).collect();
                 let limit = limit.as_secs_f64();
@@ -194,9 +206,50 @@ fn prefixes(environment: &[u8]) -> Vec<String> {
     prefixes
 }
 
+/// Copies the file of a rank to the first of these directories that takes it, under the name that torch's analyser
+/// looks for. Returns the end of a sentence.
+fn collect(file: &Path, rank: u32, folders: &[PathBuf]) -> String {
+    let mut refused = String::new();
+    let mut content = None;
+    for folder in folders {
+        let path = folder.join(format!("{COPY}{rank}"));
+        if Stamp::of(&path).is_some_and(|there| Stamp::of(file) == Some(there)) {
+            return String::new();
+        }
+        let copied = match &content {
+            None => read(file).map(|read| &*content.insert(read)),
+            Some(content) => Ok(content),
+        };
+        let copied = copied.and_then(|content| {
+            fs::create_dir_all(folder)?;
+            replace_unsynced(&path, content)
+        });
+        match copied {
+            Ok(()) => return format!(", copied to {}", path.display()),
+            Err(error) => refused = format!(", not copied to {}: {error}", path.display()),
+        }
+    }
+    refused
+}
+
+/// A file of another process, which may be no file any more.
+fn read(file: &Path) -> io::Result<Vec<u8>> {
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(file)?;
+    if !opened.metadata()?.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
+    let mut content = Vec::new();
+    opened.take(LARGEST_COPY + 1).read_to_end(&mut content)?;
+    match u64::try_from(content.len()) {
+        Ok(size) if size <= LARGEST_COPY => Ok(content),
+        _ => Err(io::Error::other(format!("it is larger than {} MiB", LARGEST_COPY >> 20))),
+    }
+}
+
 /// Writes one byte into a pipe that a process reads. Nothing else is written to, and nothing is waited for.
 fn ask(pipe: &Path) -> Result<(), String> {
-    let words = |error: std::io::Error| match error.raw_os_error() {
+    let words = |error: io::Error| match error.raw_os_error() {
         Some(libc::ENXIO) => "no process reads the pipe".to_owned(),
         _ => error.to_string(),
     };
@@ -288,6 +341,34 @@ mod tests {
         let said = asking.unwrap().outcome(Duration::from_secs(1)).unwrap();
         assert!(said.starts_with("NCCL flight recorder: no answer within "), "{said}");
         drop(release);
+    }
+
+    #[test]
+    fn what_cannot_be_copied_is_said_and_what_is_there_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, to) = (folder.path().join("trace_7"), folder.path().join("stacks"));
+        let folders = [to.clone()];
+        let copy = to.join("nccl_trace_rank_7");
+        assert_eq!(
+            collect(&file, 7, &folders),
+            format!(", not copied to {}: No such file or directory (os error 2)", copy.display())
+        );
+        fs::write(&file, "events").unwrap();
+        assert_eq!(collect(&file, 7, &[]), "");
+        assert_eq!(collect(&file, 7, &folders), format!(", copied to {}", copy.display()));
+        // It was written there.
+        assert_eq!(collect(&copy, 7, &folders), "");
+        assert_eq!(fs::read_to_string(&copy).unwrap(), "events");
+        fs::File::create(&file).unwrap().set_len(LARGEST_COPY + 1).unwrap();
+        assert_eq!(
+            collect(&file, 7, &folders),
+            format!(", not copied to {}: it is larger than 64 MiB", copy.display())
+        );
+        fs::remove_file(&file).unwrap();
+        nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let said = collect(&file, 7, &folders);
+        assert_eq!(said, format!(", not copied to {}: it is no file", copy.display()));
+        assert_eq!(fs::read_to_string(&copy).unwrap(), "events");
     }
 
     #[test]

@@ -213,7 +213,7 @@ async fn a_probe_that_crashes_is_started_for_each_rank() {
 }
 
 #[tokio::test]
-async fn a_flight_recorder_is_asked_to_write() {
+async fn a_flight_recorder_is_asked_to_write_and_its_file_copied() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     mkfifo(&path("nccl3.pipe"), Mode::S_IRWXU).unwrap();
@@ -228,10 +228,17 @@ async fn a_flight_recorder_is_asked_to_write() {
     ];
     let environment = environment.each_ref().map(|(name, value)| (*name, value.as_os_str()));
     let python = Python::with_environment(text, &environment);
-    let dump = dump(&python.target()).await;
     let written = format!("NCCL flight recorder: written to {}", path("trace_3").display());
-    assert_eq!(dump.notes, [written]);
+    assert_eq!(dump(&python.target()).await.notes, [&*written]);
     assert_eq!(fs::read_to_string(path("trace_3")).unwrap(), "events");
+    // The first directory cannot be made.
+    let mut plan = plan(vec![python.target()]);
+    plan.collect_in = vec![path("trace_3").join("of-job"), path("stacks/of-job")];
+    let copy = path("stacks/of-job/nccl_trace_rank_3");
+    let copied = format!("{written}, copied to {}", copy.display());
+    assert_eq!(in_time(take_stacks(plan)).await[0].notes, [copied]);
+    assert_eq!(fs::read_to_string(copy).unwrap(), "events");
+    assert_eq!(fs::read_dir(path("stacks/of-job")).unwrap().count(), 1, "a temporary file is left");
 }
 
 /// A program whose home is a file system of a server that does not answer, in a mount namespace of its own; `None`: none can
