@@ -154,7 +154,7 @@ fn a_hang_is_on_the_screen_and_in_the_metrics_from_its_report_until_a_rank_advan
     until(&job, &screen, "waiting for nodes");
     assert_eq!(hangs(), [0.0, 0.0]);
     let node = |rank: u8| {
-        let args = ["--kind=fifo", "--who=1", "--at=3", "--steps=100", "--pace=0.1"];
+        let args = ["--kind=fifo", "--who=1", "--at=3", "--steps=150", "--pace=0.1"];
         let line = job.ranked(rank).flags(["--nnodes=2", "--hang-timeout=2"]);
         line.script(trainer("hang.py")).args(args).start()
     };
