@@ -10,7 +10,7 @@ import warnings
 
 import torch
 import torch.distributed.checkpoint as dcp
-from saves_common import TENSOR, Figures, await_tracker, state_of, timed, tracked
+from saves_common import TENSOR, Figures, await_tracker, state_of, timed, touch, tracked
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from dlrover_run.flash_checkpoint import DdpCheckpointer, StorageType, copying
@@ -49,6 +49,7 @@ def save(storage):
 def by_torch(name, **options):
     # As its guide has it: a new directory for each step.
     path = os.path.join(theirs, "%s-%d" % (name, step))
+    touch()
     whole, seconds = timed(lambda: write_by_torch(path, options))
     figures.add(name, seconds)
     if name == "dcp":
@@ -76,15 +77,20 @@ for name, options in (("dcp", {}), ("dcp kept", {"async_stager": stager})):
 figures.seconds["dcp on disk"].clear()
 most_threads = copying._MOST_THREADS
 for _ in range(turns):
+    touch()
     figures.add("memcpy", timed(memcpy)[0])
+    touch()
     figures.add("memcpy two threads", timed(memcpy_by_two)[0])
+    touch()
     figures.add("ours", save(StorageType.MEMORY))
     copying._MOST_THREADS = 1
+    touch()
     figures.add("ours one thread", save(StorageType.MEMORY))
     copying._MOST_THREADS = most_threads
     by_torch("dcp")
     by_torch("dcp kept", async_stager=stager)
 for _ in range(max(2, turns // 3)):
+    touch()
     figures.add("ours disk call", save(StorageType.DISK))
     wanted = step
     for _ in range(3):
@@ -95,6 +101,7 @@ for _ in range(max(2, turns // 3)):
     figures.count("ours, DISK saves that were not on disk after 60 s", not await_tracker(ours, wanted))
 for _ in range(max(2, turns // 3)):
     began_at = step + 1
+    touch()
     figures.add("ours on disk", timed(lambda: (save(StorageType.DISK), await_tracker(ours, began_at)))[0])
 figures.write(folder, **{"torch": torch.__version__})
 checkpointer.close()

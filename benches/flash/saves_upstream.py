@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 import torch
 from dlrover.trainer.torch.flash_checkpoint.ddp import DdpCheckpointer, StorageType
-from saves_common import Figures, await_tracker, state_of, timed, tracked
+from saves_common import Figures, await_tracker, state_of, timed, touch, tracked
 
 SAVER = """
 import sys
@@ -55,11 +55,13 @@ def on_disk():
 
 figures.add("upstream first", save(StorageType.MEMORY)[0])
 for _ in range(turns):
+    touch()
     seconds, is_taken = save(StorageType.MEMORY)
     if is_taken:
         figures.add("upstream", seconds)
     figures.count("upstream, saves that were not taken while idle", not is_taken)
 for _ in range(max(2, turns // 3)):
+    touch()
     whole, (seconds, is_taken, during) = timed(on_disk)
     figures.count("upstream, DISK saves that were not on disk after 60 s", not is_taken)
     if is_taken:

@@ -54,7 +54,7 @@ class Streaming(unittest.TestCase):
         self.assertEqual(streaming.copy(targets, sources), ([], []))
 
     def test_every_size_and_place(self):
-        sizes = list(range(0, 260)) + [4095, 4096, 4097, (1 << 20) + 33]
+        sizes = list(range(0, 260)) + [4095, 4096, 4097, 16383, 16384, 16448, 3 * 16384 + 4096 + 70, (1 << 20) + 33]
         for offset in (0, 1, 16, 63):
             whole, targets, sources = pairs(sizes, offset)
             expected = whole.clone()
