@@ -68,6 +68,7 @@ memcpy()
 checkpointer = DdpCheckpointer(ours)
 checkpointer.prepare(state)
 checkpointer._join_preparation()
+touch()
 figures.add("ours first", save(StorageType.MEMORY))
 # Default options need an accelerator. Kept, and in private memory: the fastest of its ways on a processor.
 stager = DefaultStager(StagingOptions(False, False, False, False))

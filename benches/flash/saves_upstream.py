@@ -53,6 +53,7 @@ def on_disk():
     return seconds, is_taken and await_tracker(checkpoints, wanted), during
 
 
+touch()
 figures.add("upstream first", save(StorageType.MEMORY)[0])
 for _ in range(turns):
     touch()

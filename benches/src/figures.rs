@@ -1,6 +1,9 @@
 //! Measurements, and how they are printed.
 
-use std::{fmt, io::Write as _};
+use std::{
+    fmt,
+    io::{IsTerminal as _, Write as _},
+};
 
 use crate::Outcome;
 
@@ -122,12 +125,17 @@ pub fn heading(text: &str) -> Outcome<()> {
     Ok(())
 }
 
-/// Prints on standard error what is being measured.
+/// Prints on standard error what is being measured: in place on a terminal, else a line each.
 ///
 /// # Errors
 /// Standard error cannot be written.
 pub fn progress(what: fmt::Arguments<'_>) -> Outcome<()> {
-    write!(std::io::stderr(), "\r\x1b[K{what}")?;
+    let mut out = std::io::stderr();
+    if out.is_terminal() {
+        write!(out, "\r\x1b[K{what}")?;
+    } else if what.as_str() != Some("") {
+        writeln!(out, "{what}")?;
+    }
     Ok(())
 }
 

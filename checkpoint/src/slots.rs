@@ -24,6 +24,7 @@ mod ending;
 mod fetching;
 mod folders;
 mod loading;
+mod pausing;
 mod persisting;
 mod rounds;
 mod saving;
@@ -42,6 +43,7 @@ pub use api::{
     Persist, PersistId, Process, SendId, Sent, Settings, SlotId, Written,
 };
 
+pub use pausing::pause_left;
 pub use sending::MAX_SENDS;
 
 use crate::{

@@ -11,6 +11,7 @@ mod input;
 mod listener;
 mod memory;
 mod output;
+mod pause;
 mod peer;
 mod persist;
 mod sending;

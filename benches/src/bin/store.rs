@@ -15,6 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use dlrover_benches::figures::progress;
 use store::{Limits, Reply, Request, StoreServer, bind_loopback};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -119,12 +120,8 @@ fn main() -> Outcome<()> {
         }
         Outcome::Ok(())
     })?;
-    writeln!(std::io::stderr())?;
+    progress(format_args!(""))?;
     print(&servers, measured)
-}
-
-fn progress(what: std::fmt::Arguments<'_>) -> std::io::Result<()> {
-    write!(std::io::stderr(), "\r\x1b[K{what}")
 }
 
 fn rows() -> impl Iterator<Item = (usize, Case)> {

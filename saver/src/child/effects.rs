@@ -189,7 +189,7 @@ impl Session {
     fn persist(&mut self, persist: Persist) {
         let id = persist.id;
         let ended = move |result| Event::PersistEnded { persist: id, result };
-        let running = Arc::new(Running::default());
+        let running = Arc::new(Running::new(Arc::clone(&self.saves)));
         self.running.insert(id, Arc::clone(&running));
         let file = self.slots.get(&persist.slot).cloned();
         let write = move || {

@@ -4,8 +4,11 @@ use std::{
     fs, io,
     ops::Range,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    time::Instant,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use checkpoint::{
@@ -17,10 +20,10 @@ use checkpoint::{
     },
     header::{HEADER_LEN, Header},
     message::{FileSum, Format},
-    slots::{Event, Persist, PersistId, Written},
+    slots::{Event, Persist, PersistId, Written, pause_left},
 };
 
-use super::{folder, output::Output, slot_file::SlotFile, staged, temporary::Temporary};
+use super::{folder, output::Output, pause::Pause, slot_file::SlotFile, staged, temporary::Temporary};
 
 /// Bytes that are copied at once: they stay in a core's cache from the copy to the checksum to the write.
 const BLOCK: u64 = 1 << 20;
@@ -29,17 +32,39 @@ const BLOCK: u64 = 1 << 20;
 const MAX_SKELETON: u64 = 256 << 20;
 
 /// A write that runs.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Running {
     is_cancelled: AtomicBool,
     bytes: AtomicU64,
     of: AtomicU64,
+    saves: Arc<Pause>,
+    waited_micros: AtomicU64,
 }
 
 impl Running {
+    /// A write that waits while there are `saves`.
+    pub(super) fn new(saves: Arc<Pause>) -> Self {
+        let (is_cancelled, of) = (AtomicBool::default(), AtomicU64::default());
+        Self { is_cancelled, bytes: AtomicU64::default(), of, saves, waited_micros: AtomicU64::default() }
+    }
+
     /// Ends the write after the block that it is at.
     pub(super) fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::Relaxed);
+        self.saves.wake();
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.is_cancelled.load(Ordering::Relaxed)
+    }
+
+    /// Stands back while a worker saves, for as long as it may.
+    fn await_saves(&self, began: Instant) {
+        let waited = Duration::from_micros(self.waited_micros.load(Ordering::Relaxed));
+        let now = Instant::now();
+        self.saves.wait(pause_left(now.duration_since(began), waited), || self.is_cancelled());
+        let micros = u64::try_from(now.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.waited_micros.fetch_add(micros, Ordering::Relaxed);
     }
 
     pub(super) fn progress(&self, persist: PersistId) -> Event {
@@ -98,7 +123,7 @@ pub(super) fn write(slot: &SlotFile, persist: &Persist, running: &Running) -> Re
     let mut written = Vec::new();
     for file in &plans {
         let path = path_of(&persist.target, file);
-        let result = write_file(slot, file, &path, persist, running, &first);
+        let result = write_file(slot, file, &path, persist, (running, began), &first);
         let sum = result.map_err(|error| match error.kind() {
             io::ErrorKind::Interrupted => error.to_string(),
             _ => format!("cannot write {path}: {error}"),
@@ -149,7 +174,7 @@ fn write_file(
     file: &PlannedFile,
     path: &str,
     persist: &Persist,
-    running: &Running,
+    (running, began): (&Running, Instant),
     first: &[u8],
 ) -> io::Result<FileSum> {
     let step = persist.step;
@@ -164,7 +189,7 @@ fn write_file(
     }
     let target: PathBuf = if is_staged { staged } else { path.into() };
     let temporary = Temporary::create(&target)?;
-    let sums = copy(slot, &file.plan, &mut Output::new(temporary.file(), file.plan.len())?, running)?;
+    let sums = copy(slot, &file.plan, &mut Output::new(temporary.file(), file.plan.len())?, running, began)?;
     // A writer has the slot mapped for as long as it lives; ours does not touch it now, and user code must not.
     let now = fetch(slot, 0..HEADER_LEN as u64).map_err(io::Error::other)?;
     if now != first {
@@ -182,11 +207,13 @@ fn copy(
     plan: &Plan,
     output: &mut Output<'_>,
     running: &Running,
+    began: Instant,
 ) -> io::Result<format::chunks::Sums> {
     let mut stream = Stream::new(plan);
     let mut block = vec![0; usize::try_from(BLOCK).unwrap_or(1)];
     loop {
-        if running.is_cancelled.load(Ordering::Relaxed) {
+        running.await_saves(began);
+        if running.is_cancelled() {
             return Err(io::Error::new(io::ErrorKind::Interrupted, "the write was stopped"));
         }
         let length = match stream.next(BLOCK) {

@@ -22,6 +22,7 @@ use super::{
     clients::Clients,
     input::{Input, Outcome},
     listener::refuse,
+    pause::Pause,
     persist::Running,
     sending::Asker,
     slot_file::SlotFile,
@@ -44,6 +45,8 @@ pub(super) struct Session {
     pub(super) threads: Threads,
     pub(super) slots: BTreeMap<SlotId, Arc<SlotFile>>,
     pub(super) running: BTreeMap<PersistId, Arc<Running>>,
+    /// Writes to disk wait while a worker saves.
+    pub(super) saves: Arc<Pause>,
     /// Nodes that have asked for a slot.
     pub(super) askers: BTreeMap<SendId, Asker>,
     pub(super) sends: u64,
@@ -91,6 +94,7 @@ impl Session {
             threads: Threads::new(sender),
             slots: BTreeMap::new(),
             running: BTreeMap::new(),
+            saves: Arc::default(),
             checks: BTreeMap::new(),
             inputs: receiver,
             started: Instant::now(),
@@ -133,6 +137,8 @@ impl Session {
 
     fn handle(&mut self, event: Event) -> Next {
         let effects = self.saver.handle(self.now(), event);
+        // Before the reply to `begin` goes out.
+        self.saves.set(self.saver.is_saving());
         effects.into_iter().fold(Next::Continue, |next, effect| match self.perform(effect) {
             Next::Exit => Next::Exit,
             Next::Continue => next,

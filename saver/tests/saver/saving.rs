@@ -1,6 +1,11 @@
 //! Saves in memory and on disk, without a fault.
 
-use std::{fs, io, os::fd::AsRawFd as _, os::unix::fs::FileExt as _, path::Path};
+use std::{
+    fs, io,
+    os::{fd::AsRawFd as _, unix::fs::FileExt as _},
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use checkpoint::message::{
     ErrorCode, FromSaver, Keep, Reply, Request, Role, Source, Storage, WaitState, Wish,
@@ -153,6 +158,28 @@ fn ten_saves_while_one_is_written_are_all_taken() {
         assert_eq!(state, expected, "step {step}");
     }
     drop(client);
+    node.end();
+}
+
+#[test]
+fn a_write_to_disk_stands_back_while_a_worker_saves_but_not_for_ever() {
+    let (_folder, dir) = folder();
+    let mut node = Node::new();
+    let (facts, other) = (Facts::alone(&dir), Facts::alone(&format!("{dir}/other")));
+    let mut connected = [&facts, &other].map(|facts| {
+        let mut client = Client::connect(&node.name).unwrap();
+        client.hello(facts);
+        let slots = client.alloc(BYTES);
+        (client, slots)
+    });
+    let [(writing, slots), (saving, _)] = &mut connected;
+    saving.begin(1, BYTES);
+    let began = Instant::now();
+    writing.save(&facts, slots, 7, BYTES, Storage::Disk);
+    node.until("the write", |message| matches!(message, FromSaver::Persisted { step: 7, .. }).then_some(()));
+    // However slow this machine is: that of a write that does not wait would be shorter.
+    assert!(began.elapsed() >= Duration::from_secs(1), "the write took {:?}", began.elapsed());
+    drop(connected);
     node.end();
 }
 

@@ -88,6 +88,23 @@ fn a_shard_has_one_writer_until_it_is_dead() {
 }
 
 #[test]
+fn a_worker_saves_from_begin_to_commit_or_abort_or_its_death() {
+    let (mut bench, writer, _) = Bench::with_writer();
+    assert!(!bench.saver.is_saving());
+    let (slot, _) = bench.begin(writer, 1);
+    assert!(bench.saver.is_saving());
+    bench.commit(writer, 1, slot, Storage::Memory);
+    assert!(!bench.saver.is_saving());
+    let (slot, _) = bench.begin(writer, 2);
+    bench.send(writer, Request::Abort { slot: slot.0 });
+    assert!(!bench.saver.is_saving());
+    bench.begin(writer, 3);
+    assert!(bench.saver.is_saving());
+    bench.handle(Event::ProcessDied { process: Process(1) });
+    assert!(!bench.saver.is_saving());
+}
+
+#[test]
 fn three_slots_are_made_while_they_fit_else_two() {
     for (allowance, count) in [(3 * BYTES, 3), (3 * BYTES - 1, 2), (2 * BYTES, 2)] {
         let mut bench = Bench::new(allowance);
