@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import mmap
 import os
 import time
 
@@ -36,11 +37,11 @@ def touch():
             first, end = (int(each, 16) for each in extent.split("-"))
             if not rights.startswith("rw") or end - first < TENSOR:
                 continue
-            pagemap.seek(first // 4096 * 8)
-            entries = torch.frombuffer(bytearray(pagemap.read((end - first) // 4096 * 8)), dtype=torch.int64)
+            pagemap.seek(first // mmap.PAGESIZE * 8)
+            entries = torch.frombuffer(bytearray(pagemap.read((end - first) // mmap.PAGESIZE * 8)), dtype=torch.int64)
             whole = torch.frombuffer((ctypes.c_ubyte * (end - first)).from_address(first), dtype=torch.uint8)
             # The sign is the bit of a page that is there: others are not made here, as a save may have to.
-            whole[::4096][entries < 0].sum()
+            whole[:: mmap.PAGESIZE][entries < 0].sum()
 
 
 def timed(call):

@@ -123,7 +123,7 @@ pub struct Written {
     /// With absolute names; the first is the one of the shard: for `pt` the target, else a file in the target
     /// directory. Never empty.
     pub files: Vec<FileSum>,
-    /// How long it took, in milliseconds.
+    /// How long it took, in milliseconds, without the time in which it stood back for saves.
     pub millis: u64,
 }
 

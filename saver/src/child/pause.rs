@@ -42,6 +42,7 @@ mod tests {
         sync::{
             Arc,
             atomic::{AtomicBool, Ordering},
+            mpsc,
         },
         thread,
     };
@@ -54,18 +55,28 @@ mod tests {
     fn a_wait_ends_with_the_pause_with_what_waits_and_at_its_limit() {
         let pause = Arc::new(Pause::default());
         let is_over = Arc::new(AtomicBool::new(false));
+        // A thread looks with the lock, so one that has looked waits by the time that the lock is free.
+        let (looked, looks) = mpsc::channel();
         let waits = |limit| {
-            let (pause, is_over) = (Arc::clone(&pause), Arc::clone(&is_over));
-            thread::spawn(move || pause.wait(limit, || is_over.load(Ordering::Relaxed)))
+            let (pause, is_over, looked) = (Arc::clone(&pause), Arc::clone(&is_over), looked.clone());
+            let is_over = move || {
+                looked.send(()).unwrap();
+                is_over.load(Ordering::Relaxed)
+            };
+            thread::spawn(move || pause.wait(limit, is_over))
         };
         waits(NEVER).join().unwrap();
         pause.set(true);
         waits(Duration::from_millis(1)).join().unwrap();
+        while looks.try_recv().is_ok() {}
         let waiting = waits(NEVER);
+        looks.recv().unwrap();
         pause.set(false);
         waiting.join().unwrap();
         pause.set(true);
+        while looks.try_recv().is_ok() {}
         let waiting = waits(NEVER);
+        looks.recv().unwrap();
         is_over.store(true, Ordering::Relaxed);
         pause.wake();
         waiting.join().unwrap();

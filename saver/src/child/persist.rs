@@ -58,11 +58,14 @@ impl Running {
         self.is_cancelled.load(Ordering::Relaxed)
     }
 
+    fn waited(&self) -> Duration {
+        Duration::from_micros(self.waited_micros.load(Ordering::Relaxed))
+    }
+
     /// Stands back while a worker saves, for as long as it may.
     fn await_saves(&self, began: Instant) {
-        let waited = Duration::from_micros(self.waited_micros.load(Ordering::Relaxed));
         let now = Instant::now();
-        self.saves.wait(pause_left(now.duration_since(began), waited), || self.is_cancelled());
+        self.saves.wait(pause_left(now.duration_since(began), self.waited()), || self.is_cancelled());
         let micros = u64::try_from(now.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.waited_micros.fetch_add(micros, Ordering::Relaxed);
     }
@@ -130,7 +133,8 @@ pub(super) fn write(slot: &SlotFile, persist: &Persist, running: &Running) -> Re
         })?;
         written.push(sum);
     }
-    Ok(Written { files: written, millis: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX) })
+    let taken = began.elapsed().saturating_sub(running.waited());
+    Ok(Written { files: written, millis: u64::try_from(taken.as_millis()).unwrap_or(u64::MAX) })
 }
 
 /// The slot must hold what is to be written: a process that writes into a slot that it was not given is found here.

@@ -100,7 +100,14 @@ fn a_worker_saves_from_begin_to_commit_or_abort_or_its_death() {
     assert!(!bench.saver.is_saving());
     bench.begin(writer, 3);
     assert!(bench.saver.is_saving());
+    bench.handle(Event::Disconnected { connection: writer });
+    assert!(!bench.saver.is_saving());
     bench.handle(Event::ProcessDied { process: Process(1) });
+    assert!(!bench.saver.is_saving());
+    // At the end of the run no training waits, but the disk may have too little time.
+    let (mut bench, writer, _) = Bench::with_writer();
+    bench.begin(writer, 1);
+    bench.handle(Event::AgentGone);
     assert!(!bench.saver.is_saving());
 }
 
