@@ -129,26 +129,22 @@ class Restored:
                 # Most tensors of large models are small, and copied at once.
                 tensors.append(elements[offset // item : (offset + size) // item].clone().view(shape))
                 continue
-            if not shared:
-                # A storage of its own, as most large tensors have. torch refuses another shape than fits.
-                tensors.append(self._piece(torch, offset, size, dtypes.named[name]).view(shape))
-                continue
-            number = shared[0]
-            if number not in storages and self._is_copied(size):
-                storages[number] = whole[offset : offset + size].clone()
-            elif number not in storages:
-                storages[number] = self._piece(torch, offset, size, torch.uint8)
+            # Without a number it has a storage of its own.
+            number = shared[0] if shared else -1 - len(tensors)
+            if number not in storages:
+                storages[number] = self._storage(torch, whole, offset, size)
             first, strides = shared[1:3] if len(shared) > 1 else (0, dtypes.contiguous_strides(shape))
             # torch refuses what is beyond the storage.
             tensors.append(storages[number].view(dtypes.named[name]).as_strided(shape, strides, first))
         return tensors
 
-    def _piece(self, torch, offset, size, dtype):
-        """A part of the slot as a storage of its own."""
+    def _storage(self, torch, whole, offset, size):
+        if self._is_copied(size):
+            return whole[offset : offset + size].clone()
         start = self.body.data_off + offset
         piece = self._mapping.piece(start, size)
         self._pieces[start] = weakref.ref(piece, lambda _: self._gone(start)), size
-        return torch.frombuffer(piece, dtype=dtype)
+        return torch.frombuffer(piece, dtype=torch.uint8)
 
     def _is_copied(self, size):
         return size <= _LARGEST_CLONE or not self._can_detach
