@@ -110,8 +110,8 @@ pub(super) fn name_of_line(line: &str) -> Option<String> {
     Some(known.map_or_else(|| format!("syscall {number}"), |(_, name)| (*name).to_owned()))
 }
 
-/// Calls that end with `EINTR` when their thread is stopped, even if no signal is handled (signal(7)); all others are taken
-/// up again by the kernel.
+/// Calls that end when their thread is stopped, even if no signal is handled: with `EINTR` (signal(7)), or with the part
+/// that has been written by then, which a program may well take for all of it. All others are taken up again by the kernel.
 const ENDED_BY_A_STOP: &[&str] = &[
     "epoll_pwait",
     "epoll_pwait2",
@@ -121,18 +121,38 @@ const ENDED_BY_A_STOP: &[&str] = &[
     "rt_sigtimedwait",
     "semop",
     "semtimedop",
+    "sendfile",
+    "sendmmsg",
+    "sendmsg",
+    "sendto",
+    "splice",
+    "tee",
+    "vmsplice",
+    "write",
+    "writev",
 ];
+
+/// Calls that are ended so if their flags have `MSG_WAITALL`, and the place of the flags among the arguments.
+const ENDED_WITH_A_PART: &[(&str, usize)] = &[("recvfrom", 3), ("recvmmsg", 3), ("recvmsg", 2)];
 
 /// Stack pointer and instruction in a line of `/proc/PID/task/TID/syscall`, if the thread waits in a call that a stop would
 /// end.
 pub(super) fn not_to_be_stopped(line: &str) -> Option<(u64, u64)> {
     let name = name_of_line(line)?;
-    if !ENDED_BY_A_STOP.contains(&name.as_str()) {
+    // The number of the call, six arguments, the stack pointer and the instruction.
+    let field = |place: usize| {
+        u64::from_str_radix(line.split_ascii_whitespace().nth(place)?.strip_prefix("0x")?, 16).ok()
+    };
+    let waits_for_all = |flags: usize| {
+        let all = u64::from(libc::MSG_WAITALL.unsigned_abs());
+        field(1 + flags).is_some_and(|flags| flags & all != 0)
+    };
+    let is_ended = ENDED_BY_A_STOP.contains(&name.as_str())
+        || ENDED_WITH_A_PART.iter().any(|(call, flags)| *call == name && waits_for_all(*flags));
+    if !is_ended {
         return None;
     }
-    let mut fields = line.split_ascii_whitespace().skip(7);
-    let mut number = || u64::from_str_radix(fields.next()?.strip_prefix("0x")?, 16).ok();
-    Some((number()?, number()?))
+    Some((field(7)?, field(8)?))
 }
 
 #[cfg(test)]
@@ -154,7 +174,20 @@ mod tests {
     fn a_thread_whose_call_would_end_is_not_stopped() {
         let line = |number: libc::c_long| format!("{number} 0x3 0x7f 0x1 0x0 0x0 0x0 0x7ffd 0x7f02\n");
         assert_eq!(not_to_be_stopped(&line(libc::SYS_epoll_pwait)), Some((0x7ffd, 0x7f02)));
+        assert_eq!(not_to_be_stopped(&line(libc::SYS_write)), Some((0x7ffd, 0x7f02)));
         assert_eq!(not_to_be_stopped(&line(libc::SYS_futex)), None);
+        assert_eq!(not_to_be_stopped(&line(libc::SYS_recvfrom)), None);
+        let receives =
+            |number: libc::c_long, arguments: &str| format!("{number} {arguments} 0x7ffd 0x7f02\n");
+        for (number, arguments, is_ended) in [
+            (libc::SYS_recvfrom, "0x3 0x7f 0x8 0x100 0x0 0x0", true),
+            (libc::SYS_recvfrom, "0x3 0x7f 0x100 0x40 0x0 0x0", false),
+            (libc::SYS_recvmsg, "0x3 0x7f 0x4100 0x0 0x0 0x0", true),
+            (libc::SYS_recvmsg, "0x3 0x7f 0x0 0x100 0x0 0x0", false),
+        ] {
+            let found = not_to_be_stopped(&receives(number, arguments));
+            assert_eq!(found.is_some(), is_ended, "{number} {arguments}");
+        }
         assert_eq!(not_to_be_stopped(&format!("{} 0x3", libc::SYS_semop)), None);
         assert_eq!(not_to_be_stopped("running"), None);
     }

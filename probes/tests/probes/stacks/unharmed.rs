@@ -99,6 +99,46 @@ async fn a_wait_for_events_is_not_interrupted() {
     assert_eq!(python.line(), "1 0");
 }
 
+/// A stop would end this call with the bytes that have been written, and few programs look at their number.
+#[tokio::test]
+async fn a_blocked_write_is_not_cut_short() {
+    let mut python = Python::start(&format!(
+        "{CALLS}import threading\n\
+         end, to = os.pipe()\n\
+         def drain():\n    sys.stdin.readline()\n    open(end, 'rb').read()\n\
+         threading.Thread(target=drain, daemon=True).start()\n\
+         told(libc.write(to, bytes(300000), 300000))\n"
+    ));
+    let waits = waits_in(&["write"]);
+    for _ in 0..3 {
+        let dump = dump_until(&python.target(), &waits).await;
+        assert!(functions(&dump.native[0]).contains(&"write"), "{:?}", dump.native[0]);
+    }
+    python.tell("now");
+    assert_eq!(python.line(), "300000 0");
+}
+
+/// It has a part of what it waits for.
+#[tokio::test]
+async fn a_receive_of_a_whole_message_is_not_cut_short() {
+    let mut python = Python::start(&format!(
+        "{CALLS}import socket, threading\n\
+         near, far = socket.socketpair()\n\
+         far.sendall(b'abc')\n\
+         def send():\n    sys.stdin.readline()\n    far.sendall(b'defgh')\n\
+         threading.Thread(target=send).start()\n\
+         buffer = ctypes.create_string_buffer(8)\n\
+         told(libc.recv(near.fileno(), buffer, 8, socket.MSG_WAITALL))\n"
+    ));
+    let waits = waits_in(&["recvfrom"]);
+    for _ in 0..3 {
+        let dump = dump_until(&python.target(), &waits).await;
+        assert!(functions(&dump.native[0]).contains(&"recv"), "{:?}", dump.native[0]);
+    }
+    python.tell("now");
+    assert_eq!(python.line(), "8 0");
+}
+
 #[tokio::test]
 async fn a_blocked_open_of_a_pipe_goes_on_waiting() {
     let folder = tempfile::tempdir().unwrap();
