@@ -191,32 +191,37 @@ impl Sorted {
                 suspects.insert(rank, Reason::Elsewhere { place: words::place(frame), doing });
             }
         }
-        // The odd ones first.
-        let rest = groups.iter().filter(|group| !odd.contains(group));
-        let sentences = odd.iter().copied().chain(rest).map(|(frame, ranks)| {
-            let place = words::place(frame);
-            let is_named = odd.iter().any(|(_, odd)| odd == ranks);
-            if is_one_exchange {
+        if is_one_exchange {
+            clauses.extend(groups.iter().map(|(frame, ranks)| {
+                let place = words::place(frame);
                 let place = match self.elsewhere.values().next().and_then(Place::called_by_script) {
                     Some(call) => format!("{place}, called from {}", words::printable(call)),
                     None => place,
                 };
-                return words::ranks(ranks, &format!("waits in {place}"), &format!("wait in {place}"));
-            }
-            if is_named || odd.is_empty() {
-                words::ranks(ranks, &format!("is in {place}"), &format!("are in {place}"))
-            } else {
-                format!("{} {} in {place}", ranks.listed(), if ranks.len() == 1 { "is" } else { "are" })
-            }
-        });
-        let mut sentences: Vec<String> = sentences.collect();
-        if sentences.len() > MAX_GROUPS {
-            let more = sentences.len() - MAX_GROUPS;
-            sentences.truncate(MAX_GROUPS);
-            let places = if more == 1 { "place" } else { "places" };
-            sentences.push(format!("{more} more {places}"));
+                words::ranks(ranks, &format!("waits in {place}"), &format!("wait in {place}"))
+            }));
+            return;
         }
-        clauses.extend(sentences);
+        let named = odd.iter().take(MAX_GROUPS).map(|(frame, ranks)| {
+            let place = words::place(frame);
+            words::ranks(ranks, &format!("is in {place}"), &format!("are in {place}"))
+        });
+        clauses.extend(named);
+        let rest: Vec<_> = groups.iter().filter(|group| !odd.contains(group)).collect();
+        let others = rest
+            .iter()
+            .take(MAX_GROUPS)
+            .map(|(frame, ranks)| format!("{} in {}", ranks.listed(), words::place(frame)));
+        let others: Vec<String> = others.collect();
+        // No suspects, and a reader must see that.
+        if !others.is_empty() {
+            clauses.push(format!("the other ranks: {}", others.join(", ")));
+        }
+        let more = odd.len().saturating_sub(MAX_GROUPS) + rest.len().saturating_sub(MAX_GROUPS);
+        if more > 0 {
+            let places = if more == 1 { "place" } else { "places" };
+            clauses.push(format!("{more} more {places}"));
+        }
     }
 
     /// What the victims wait in.

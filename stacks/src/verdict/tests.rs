@@ -108,7 +108,7 @@ fn captured_jobs_of_torch() {
 fn without_a_known_wait_the_minority_is_named() {
     let mut dumps = widened(captured!("async"), 4);
     dumps.iter_mut().for_each(|dump| dump.native.clear());
-    check(&dumps, "rank 3 is in train.py:69 train; 0-2 are in train.py:71 train", &[3]);
+    check(&dumps, "rank 3 is in train.py:69 train; the other ranks: 0-2 in train.py:71 train", &[3]);
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn when_no_rank_waits_the_largest_group_is_the_norm() {
     let other = LOADING.replace("41", "77");
     check(
         &dumps(4, LOADING, &[(1, &other)]),
-        "rank 1 is in data_loader.py:77 next_batch; 0,2-3 are in data_loader.py:41 next_batch",
+        "rank 1 is in data_loader.py:77 next_batch; the other ranks: 0,2-3 in data_loader.py:41 next_batch",
         &[1],
     );
     let tie = "ranks 0,2 are in data_loader.py:41 next_batch; ranks 1,3 are in data_loader.py:77 next_batch";
@@ -381,7 +381,7 @@ fn two_ranks_that_wait_for_each_other_are_told_apart() {
     let unnamed = READING.replace("all_reduce", "exchange");
     check(
         &reading(dumps(5, &unnamed, &odd)),
-        "rank 1 is in train.py:41 swap_weights; rank 3 is in train.py:47 swap_statistics; 0,2,4 are in star.py:34 total",
+        "rank 1 is in train.py:41 swap_weights; rank 3 is in train.py:47 swap_statistics; the other ranks: 0,2,4 in star.py:34 total",
         &[1, 3],
     );
     check(
@@ -402,7 +402,7 @@ fn a_skipped_exchange() {
     let step = |dump: &mut RankDump, odd| dump.step = Some(if dump.rank == 2 { odd } else { 7 });
     four.iter_mut().for_each(|dump| step(dump, 8));
     check(&four, skipped, &[2]);
-    // It has finished no more than the others: they may read from a server, as in a data loader.
+    // It has finished no more than the other ranks: they may read from a server, as in a data loader.
     four.iter_mut().for_each(|dump| step(dump, 7));
     check(&four, "ranks 0-1,3 are in star.py:34 total; 2 waits in barrier", &[0, 1, 3]);
     let mut two = reading(dumps(2, &exchange, &[(1, barrier)]));
