@@ -134,14 +134,10 @@ pub fn whose_stacks(worker: (i32, &str), program: (i32, &str)) -> String {
     )
 }
 
-/// The outermost Python program below a process that is a wrapper. One that is a Python program too, such as `conda run` or
-/// a script that starts the one that trains, waits for it right now and has used less CPU time: what trains may wait for
-/// a helper. May wait, as [`is_python`].
+/// The outermost Python program below a process that is a wrapper. May wait, as [`is_python`].
 #[must_use]
 pub fn below_wrapper(root: &Process) -> Option<Process> {
-    let program = if is_wrapper(root) { python_below(root)? } else { return None };
-    let is_idle = || tree::cpu_ticks(root.pid) < tree::cpu_ticks(program.pid);
-    (!is_python(root) || is_idle()).then_some(program)
+    if is_wrapper_of_another(root) { python_below(root) } else { None }
 }
 
 fn is_wrapper_of_another(root: &Process) -> bool {
@@ -243,29 +239,6 @@ mod tests {
         }
         tree::signal_one(line.trim().parse().unwrap(), nix::sys::signal::Signal::SIGKILL);
         child.wait().unwrap();
-    }
-
-    /// Of two Python programs the one that works is meant, whichever waits.
-    #[test]
-    fn a_python_program_that_only_waits_is_a_wrapper() {
-        let work = "import time\nwhile time.process_time() < 0.5: pass";
-        for (above, below, is_wrapper) in [("", work, true), (work, "", false)] {
-            let below = format!("{below}\nprint(flush=True)\nimport sys; sys.stdin.read()");
-            let above = format!("{above}\nimport subprocess, sys");
-            let script = format!("{above}\nsubprocess.call([sys.executable, '-c', {below:?}])");
-            let mut root = Command::new("python3");
-            let mut root =
-                root.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-            BufReader::new(root.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
-            let process = tree::process(i32::try_from(root.id()).unwrap()).unwrap();
-            while !waits_for_a_child(process.pid) {
-                std::thread::yield_now();
-            }
-            let found = below_wrapper(&process);
-            assert_eq!(found.is_some_and(|found| found.parent == process.pid), is_wrapper, "{script}");
-            drop(root.stdin.take());
-            root.wait().unwrap();
-        }
     }
 
     #[test]
