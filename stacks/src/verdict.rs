@@ -178,19 +178,6 @@ impl Sorted {
             && self.elsewhere.len() > 1
             && groups.len() == 1
             && self.elsewhere.values().all(|place| place.reads_socket);
-        let odd = if !self.waiting.is_empty() {
-            groups.iter().collect()
-        } else if has_odd_process || is_one_exchange {
-            Vec::new()
-        } else {
-            odd_ones(&groups)
-        };
-        for (frame, ranks) in &odd {
-            for rank in ranks.iter() {
-                let doing = dumps.get(&rank).map_or(Doing::Unknown, |dump| Doing::of(dump));
-                suspects.insert(rank, Reason::Elsewhere { place: words::place(frame), doing });
-            }
-        }
         if is_one_exchange {
             clauses.extend(groups.iter().map(|(frame, ranks)| {
                 let place = words::place(frame);
@@ -201,6 +188,19 @@ impl Sorted {
                 words::ranks(ranks, &format!("waits in {place}"), &format!("wait in {place}"))
             }));
             return;
+        }
+        let odd = if !self.waiting.is_empty() {
+            groups.iter().collect()
+        } else if has_odd_process {
+            Vec::new()
+        } else {
+            odd_ones(&groups)
+        };
+        for (frame, ranks) in &odd {
+            for rank in ranks.iter() {
+                let doing = dumps.get(&rank).map_or(Doing::Unknown, |dump| Doing::of(dump));
+                suspects.insert(rank, Reason::Elsewhere { place: words::place(frame), doing });
+            }
         }
         let named = odd.iter().take(MAX_GROUPS).map(|(frame, ranks)| {
             let place = words::place(frame);

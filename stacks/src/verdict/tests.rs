@@ -402,7 +402,7 @@ fn a_skipped_exchange() {
     let step = |dump: &mut RankDump, odd| dump.step = Some(if dump.rank == 2 { odd } else { 7 });
     four.iter_mut().for_each(|dump| step(dump, 8));
     check(&four, skipped, &[2]);
-    // It has finished no more than the other ranks: they may read from a server, as in a data loader.
+    // It has finished no more than the others: they may read from a server, as in a data loader.
     four.iter_mut().for_each(|dump| step(dump, 7));
     check(&four, "ranks 0-1,3 are in star.py:34 total; 2 waits in barrier", &[0, 1, 3]);
     let mut two = reading(dumps(2, &exchange, &[(1, barrier)]));
